@@ -1,0 +1,75 @@
+# The front door of the suite. `make help` lists what it opens.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+# The interpreter that the environment is made from: the first Python 3.11 that can make one.
+find_python = for p in python3.11 python3 python; do \
+	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null \
+	&& command -v "$$p" && break; done; true
+PYTHON ?= $(shell $(find_python))
+
+# An active conda environment made from environment.yml is used as it is; otherwise .venv.
+ifeq ($(CONDA_DEFAULT_ENV),novograd-repro)
+VENV ?= $(CONDA_PREFIX)
+else
+VENV ?= .venv
+endif
+RUN := $(VENV)/bin/python
+LOCK := requirements.lock
+STAMP := $(VENV)/.installed-from-lock
+PIP := $(RUN) -m pip --disable-pip-version-check install --no-deps
+PYTEST_FLAGS ?= -n 2
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(STAMP) ## create the environment from requirements.lock (5 GB, some minutes, once)
+
+# setuptools and wheel first: two packages come as sources, and build isolation would download
+# another torch for fairseq. fairseq last: READTHEDOCS=1 makes it a pure Python package.
+$(STAMP): $(LOCK)
+	@if ! test -x $(RUN); then \
+		if test -z "$(PYTHON)"; then \
+			echo "make: no Python 3.11 with venv and pip found; install one (Debian: apt install python3.11-venv) or name it: make setup PYTHON=/path/to/python3.11" >&2; exit 2; fi; \
+		if ! "$(PYTHON)" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then \
+			echo "make: PYTHON=$(PYTHON) is not a Python 3.11 with venv and pip" >&2; exit 2; fi; \
+		echo "creating $(VENV) with $(PYTHON)"; "$(PYTHON)" -m venv $(VENV); fi
+	@echo "installing $(LOCK) into $(VENV): about 5 GB, a few minutes"
+	@$(PIP) --quiet $$(grep -E '^(pip|setuptools|wheel)==' $(LOCK))
+	@$(PIP) --quiet --no-build-isolation -r <(grep -v '^fairseq-fixed==' $(LOCK))
+	@READTHEDOCS=1 $(PIP) --quiet --no-build-isolation $$(grep '^fairseq-fixed==' $(LOCK))
+	@$(RUN) -m pip check
+	@$(RUN) -m scripts.build_kernels
+	@touch $@
+
+.PHONY: test
+test: setup ## set up, then run all tests (minutes)
+	@OMP_NUM_THREADS=1 $(RUN) -m pytest $(PYTEST_FLAGS)
+
+.PHONY: check
+check: setup ## lint, formatting, types
+	@$(RUN) -m ruff check .
+	@$(RUN) -m ruff format --check .
+	@$(RUN) -m mypy
+
+.PHONY: format
+format: setup ## fix what ruff can fix
+	@$(RUN) -m ruff check --fix .
+	@$(RUN) -m ruff format .
+
+.PHONY: bench-optim
+bench-optim: setup ## time NovoGrad's step against torch's optimizers and other NovoGrads (FULL=1: longer)
+	@$(RUN) -m scripts.bench_optim $(if $(FULL),--full)
+
+.PHONY: lock
+lock: setup ## resolve pyproject.toml's dependencies anew into requirements.lock
+	@$(RUN) -m scripts.lock
+
+.PHONY: clean
+clean: ## remove the environment and the tools' caches
+	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,209 @@
+"""Builds, loads and calls `native.cpp`, the CPU kernels.
+
+They are built once, in about a second, with whatever C++ compiler is found, and kept in the
+user's cache directory under a name that follows the source, the compiler and the CPU. `make setup`
+builds them, otherwise their first use does. Where there is no compiler, or the build fails, each
+call says so by returning None or False, and the caller takes another way.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from array import array
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+_LOG = logging.getLogger(__name__)
+_SOURCE = Path(__file__).with_suffix(".cpp")
+_FLAGS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-shared")
+_DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
+
+
+class StepOptions(ctypes.Structure):
+    """`NovoGradOptions` of the C++ source, field by field."""
+
+    _fields_ = [
+        ("lr", ctypes.c_double),
+        ("beta1", ctypes.c_double),
+        ("beta2", ctypes.c_double),
+        ("eps", ctypes.c_double),
+        ("weight_decay", ctypes.c_double),
+        ("gradient_factor", ctypes.c_double),
+        ("grad_averaging", ctypes.c_int32),
+        ("amsgrad", ctypes.c_int32),
+        ("decay_in_update", ctypes.c_int32),
+        ("threads", ctypes.c_int32),
+    ]
+
+
+@functools.cache
+def supports(dtype: torch.dtype) -> bool:
+    """Whether the kernels are there, and know this dtype."""
+    library = _library()
+    if library is None or dtype not in _DTYPES:
+        return False
+    return library.novograd_squared_norms(_DTYPES[dtype], 0, None, None, None, 1) == 0
+
+
+def squared_norms(flat: Sequence[Tensor]) -> Tensor | None:
+    """Squared norms of dense CPU tensors as a float64 vector; None if the kernels can't."""
+    result = torch.empty(len(flat), dtype=torch.float64)
+    for dtype in {t.dtype for t in flat}:
+        where = [i for i, t in enumerate(flat) if t.dtype == dtype]
+        if not supports(dtype):
+            return None
+        chosen = [flat[i] for i in where]
+        part = result if len(where) == len(flat) else torch.empty(len(where), dtype=torch.float64)
+        library, numels, pointers = _library(), _numels(chosen), _pointers(chosen)
+        assert library is not None
+        library.novograd_squared_norms(
+            _DTYPES[dtype],
+            len(chosen),
+            _address(numels),
+            _address(pointers),
+            part.data_ptr(),
+            torch.get_num_threads(),
+        )
+        if part is not result:
+            result[where] = part
+    return result
+
+
+class TensorTable:
+    """Dense CPU tensors of one dtype as the kernel wants them: sizes, addresses."""
+
+    def __init__(
+        self,
+        params: Sequence[Tensor],
+        exp_avgs: Sequence[Tensor],
+        exp_avg_sqs: Sequence[Tensor],
+        max_exp_avg_sqs: Sequence[Tensor],
+    ) -> None:
+        self.tensors = (params, exp_avgs, exp_avg_sqs, max_exp_avg_sqs)
+        self.addresses = tuple(map(_pointers, self.tensors))
+        self.numels = _numels(params)
+        self.dtype = params[0].dtype
+
+    def is_current(self) -> bool:
+        """Whether the tensors' memory is still where it was."""
+        return self.addresses == tuple(map(_pointers, self.tensors))
+
+    def step(
+        self,
+        grads: Sequence[Tensor],
+        squared_norms: Tensor | None,
+        gradient_factors: Tensor | None,
+        options: StepOptions,
+    ) -> None:
+        """One step; the vectors, where given, are contiguous, in float64 and on the CPU."""
+        library, gradients = _library(), _pointers(grads)
+        assert library is not None
+        options.threads = torch.get_num_threads()
+        params, exp_avgs, exp_avg_sqs, max_exp_avg_sqs = self.addresses
+        library.novograd_step(
+            _DTYPES[self.dtype],
+            len(params),
+            _address(self.numels),
+            _address(params),
+            _address(gradients),
+            _address(exp_avgs),
+            _address(exp_avg_sqs),
+            _address(max_exp_avg_sqs) if max_exp_avg_sqs else None,
+            None if squared_norms is None else squared_norms.data_ptr(),
+            None if gradient_factors is None else gradient_factors.data_ptr(),
+            ctypes.byref(options),
+        )
+
+
+def _pointers(tensors: Iterable[Tensor]) -> array[int]:
+    return array("Q", map(Tensor.data_ptr, tensors))
+
+
+def _numels(tensors: Iterable[Tensor]) -> array[int]:
+    return array("q", map(Tensor.numel, tensors))
+
+
+def _address(values: array[int]) -> int:
+    """Valid as long as `values` is: keep it in a variable until the call is over."""
+    return values.buffer_info()[0]
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    try:
+        library = ctypes.CDLL(str(build()))
+    except (OSError, RuntimeError, subprocess.SubprocessError) as problem:
+        _LOG.info("no native CPU kernels, torch's own are used: %s", problem)
+        return None
+    integer, size, pointer = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
+    library.novograd_squared_norms.argtypes = [integer, size, pointer, pointer, pointer, integer]
+    library.novograd_step.argtypes = [integer, size, *[pointer] * 9]
+    return library
+
+
+def build() -> Path:
+    """The shared library, built if it is not there; raises where it can't be."""
+    compiler = _compiler()
+    target = cache_directory() / f"native-{_fingerprint(compiler)}.so"
+    if target.exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle, scratch = tempfile.mkstemp(dir=target.parent, suffix=".so")
+    os.close(handle)
+    try:
+        command = [*compiler, *_FLAGS, str(_SOURCE), "-o", scratch]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"{shlex.join(command)} failed: {done.stderr.strip()[:500]}")
+        Path(scratch).chmod(0o755)
+        os.replace(scratch, target)  # atomic: ranks that build at once all end with a whole file
+    finally:
+        Path(scratch).unlink(missing_ok=True)
+    return target
+
+
+def cache_directory() -> Path:
+    """Where builds are kept: $XDG_CACHE_HOME/novograd-repro, by default ~/.cache/…"""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "novograd-repro"
+
+
+def _compiler() -> list[str]:
+    named = os.environ.get("CXX")
+    if named:
+        return shlex.split(named)
+    for name in ("c++", "g++", "clang++"):
+        found = shutil.which(name)
+        if found:
+            return [found]
+    raise RuntimeError("no C++ compiler: none of c++, g++, clang++ found, CXX not set")
+
+
+def _fingerprint(compiler: list[str]) -> str:
+    """Of all that the binary depends on; -march=native makes the CPU one of these things."""
+    done = subprocess.run(
+        [*compiler, "--version"], capture_output=True, text=True, timeout=60, check=True
+    )
+    parts = [_SOURCE.read_text(), shlex.join(_FLAGS), shlex.join(compiler), done.stdout]
+    return hashlib.sha256("\0".join([*parts, _cpu()]).encode()).hexdigest()[:16]
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    kinds = ("model name", "flags", "Features", "CPU part")
+    return "\n".join(sorted({line for line in lines if line.startswith(kinds)}))

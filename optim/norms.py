@@ -1,0 +1,90 @@
+"""Squared L2 norms of whole tensors, in float64.
+
+Every layer-wise method here divides by a norm, so the norm is where bits are lost: fp16 squares
+overflow at 256, fp32 squares at 2e19, and torch's own CPU norms add up fp32 naively (off by 1e-3
+at 17M elements). Squares are summed in float64 throughout, without a float64 copy of the tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from optim import native
+
+_BLOCK = 1 << 16  # elements that are widened to float64 at a time
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether this is a DTensor, of which each rank holds a part (FSDP2, tensor parallelism)."""
+    return hasattr(tensor, "to_local") and hasattr(tensor, "full_tensor")
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of a DTensor, sharing its memory; any other tensor as it is."""
+    return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def accumulation_dtype(device: torch.device) -> torch.dtype:
+    """float64 wherever the device has it."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def flat_view(tensor: Tensor) -> Tensor:
+    """All elements in memory order where they lie densely, else in a copy."""
+    return tensor.as_strided((tensor.numel(),), (1,)) if is_dense(tensor) else tensor.reshape(-1)
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Whether the elements fill one block of memory, in any order of the dimensions."""
+    if tensor.is_contiguous():
+        return True
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def squared_norms(tensors: Sequence[Tensor]) -> Tensor:
+    """Squared norm of each tensor, as one float64 vector; no host synchronisation.
+
+    The tensors share a device. A DTensor's norm is that of the whole tensor, over all its ranks.
+    """
+    if not tensors:
+        return torch.zeros(0, dtype=torch.float64)
+    if not any(is_sharded(t) for t in tensors):
+        return _plain_squared_norms(tensors)
+    # vector_norm knows how a DTensor's placements combine; full_tensor runs the collective.
+    dtype = accumulation_dtype(tensors[0].device)
+    norms = [torch.linalg.vector_norm(t, dtype=dtype) for t in tensors]
+    whole = [n.full_tensor() if is_sharded(n) else n for n in norms]  # type: ignore[attr-defined]
+    return torch.stack(whole).square()
+
+
+def _plain_squared_norms(tensors: Sequence[Tensor]) -> Tensor:
+    device = tensors[0].device
+    if torch.compiler.is_compiling() or device.type not in ("cpu", "cuda"):
+        dtype = accumulation_dtype(device)
+        return torch.stack([torch.linalg.vector_norm(t, dtype=dtype) for t in tensors]).square()
+    if device.type == "cuda":  # widens in registers, a few launches for all tensors
+        real = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
+        return torch.stack(torch._foreach_norm(real, 2, dtype=torch.float64)).square()
+    real = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
+    result = native.squared_norms([flat_view(t) for t in real])
+    if result is None:
+        result = torch.stack([_blocked_squared_norm(flat_view(t)) for t in real])
+    return result
+
+
+def _blocked_squared_norm(flat: Tensor) -> Tensor:
+    total = torch.zeros((), dtype=torch.float64)
+    for block in flat.split(_BLOCK):
+        wide = block.to(torch.float64)
+        total += torch.dot(wide, wide)
+    return total

@@ -1,0 +1,200 @@
+"""NovoGrad's fused step on the CPU: our kernel, or torch's fused SGD kernel where it is missing.
+
+Both make one pass over parameter, gradient and moment, without temporaries, and leave the
+gradient as it is. torch's kernel computes
+    m <- mu m + (1 - dampening) (g + decay w),      w <- w - lr m
+which with 1 - dampening = a and decay = d / a is NovoGrad's m <- beta1 m + a g + d w.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from optim import native
+from optim.norms import is_dense, squared_norms
+from optim.novograd_eager import Hyper, Tensors, second_moment, signed_factors, single_tensor
+
+DTYPES = {torch.float32, torch.float64, torch.bfloat16, torch.float16}
+State = Mapping[Tensor, dict[str, Any]]
+_WITHOUT_MAXIMUM = ("exp_avg", "exp_avg_sq")
+_LEAST_FACTOR = 1e-6  # below, 1 - (1 - a) would cost fp32 digits
+
+
+def step(
+    tensors: Tensors,
+    hyper: Hyper,
+    grad_scale: Tensor | None = None,
+    found_inf: Tensor | None = None,
+) -> None:
+    """One step of CPU parameters; `grad_scale` and `found_inf` as GradScaler sets them."""
+    if found_inf is not None and found_inf.item() != 0:
+        return
+    scale = 1.0 if grad_scale is None else 1.0 / grad_scale.item()
+    for part in tensors.by_device_and_dtype():
+        fits = [_fits(*ts) for ts in zip(part.params, part.grads, part.exp_avgs, strict=True)]
+        if all(fits):
+            _step_dense(part, hyper, scale)
+            continue
+        odd = [i for i, fit in enumerate(fits) if not fit]
+        _single_tensor(part.select(odd), hyper, scale)
+        if len(odd) < len(fits):
+            _step_dense(part.select([i for i, fit in enumerate(fits) if fit]), hyper, scale)
+
+
+class SteadyGroup:
+    """A parameter group whose parameters and state lie where they lay at the last step.
+
+    Collecting them anew takes longer than the arithmetic of small tensors; checking that nothing
+    has moved takes a third of that.
+    """
+
+    def __init__(self, params: list[Tensor], state: State, table: native.TensorTable) -> None:
+        self._params = params
+        self._own = [state[p] for p in params]
+        self._states = list(state.values())
+        self._table = table
+
+    @classmethod
+    def of(cls, params: Sequence[Tensor], state: State, amsgrad: bool) -> SteadyGroup | None:
+        """None where anything about the group is out of the ordinary: `step` serves it then."""
+        if not params or not native.supports(params[0].dtype):
+            return None
+        if not all(type(p) in (Tensor, torch.nn.Parameter) and p in state for p in params):
+            return None
+        names = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq") if amsgrad else _WITHOUT_MAXIMUM
+        lists = [[state[p].get(name) for p in params] for name in names]
+        tensors = (*params, *lists[0])
+        if not all(t is not None and t.is_cpu and t.is_contiguous() for t in tensors):
+            return None
+        if len({t.dtype for t in tensors}) != 1:
+            return None
+        table = native.TensorTable(params, lists[0], lists[1], lists[2] if amsgrad else [])
+        return cls(list(params), state, table)
+
+    def step(
+        self,
+        params: Sequence[Tensor],
+        state: State,
+        norms_and_factors: tuple[Tensor | None, Tensor | None],
+        hyper: Hyper,
+        amsgrad: bool,
+    ) -> bool:
+        """Steps the group and returns True; returns False if anything about it has changed."""
+        if not self._is_current(params, state, amsgrad):
+            return False
+        grads = [p.grad for p in params]
+        if not set(map(type, grads)) <= {Tensor, torch.nn.Parameter}:  # None, DTensor
+            return False
+        if {g.dtype for g in grads} != {self._table.dtype}:  # type: ignore[union-attr]
+            return False
+        if {g.layout for g in grads} != {torch.strided}:  # type: ignore[union-attr]
+            return False
+        if not all(map(Tensor.is_contiguous, grads)):  # type: ignore[arg-type]
+            return False
+        self._table.step(grads, *norms_and_factors, _native_options(hyper, 1.0))  # type: ignore[arg-type]
+        return True
+
+    def _is_current(self, params: Sequence[Tensor], state: State, amsgrad: bool) -> bool:
+        table_params, exp_avgs, exp_avg_sqs, max_exp_avg_sqs = self._table.tensors
+        if len(params) != len(table_params) or len(state) != len(self._states):
+            return False
+        if amsgrad != bool(max_exp_avg_sqs):
+            return False
+        same = operator.is_
+        return (
+            all(map(same, params, self._params))
+            and all(map(same, state.values(), self._states))
+            and all(s.get("exp_avg") is m for s, m in zip(self._own, exp_avgs, strict=True))
+            and all(s.get("exp_avg_sq") is v for s, v in zip(self._own, exp_avg_sqs, strict=True))
+            and all(
+                s.get("max_exp_avg_sq") is v
+                for s, v in zip(self._own, max_exp_avg_sqs or (), strict=False)
+            )
+            and self._table.is_current()
+        )
+
+
+def _fits(param: Tensor, grad: Tensor, exp_avg: Tensor) -> bool:
+    """Whether element i of all three lies at the same place in memory."""
+    if param.dtype != grad.dtype:
+        return False
+    if param.is_contiguous():
+        return grad.is_contiguous() and exp_avg.is_contiguous()
+    return param.stride() == grad.stride() == exp_avg.stride() and is_dense(param)
+
+
+def _step_dense(part: Tensors, hyper: Hyper, scale: float) -> None:
+    dtype = part.params[0].dtype
+    if native.supports(dtype):
+        table = native.TensorTable(
+            part.params, part.exp_avgs, part.exp_avg_sqs, part.max_exp_avg_sqs
+        )
+        options = _native_options(hyper, scale)
+        table.step(part.grads, part.squared_norms, part.gradient_factors, options)
+    elif dtype == torch.float64 or (dtype != torch.float32 and hyper.decay == "update"):
+        _single_tensor(part, hyper, scale)  # SGD's kernel would lose digits of a, or round twice
+    else:
+        _step_through_sgd(part, hyper, scale)
+
+
+def _native_options(hyper: Hyper, scale: float) -> native.StepOptions:
+    return native.StepOptions(
+        lr=float(hyper.lr),
+        beta1=hyper.beta1,
+        beta2=hyper.beta2,
+        eps=hyper.eps,
+        weight_decay=hyper.weight_decay,
+        gradient_factor=-scale if hyper.maximize else scale,
+        grad_averaging=hyper.grad_averaging,
+        decay_in_update=hyper.decay == "update",
+    )
+
+
+def _with_norms(part: Tensors, scale: float) -> Tensors:
+    norms = squared_norms(part.grads) if part.squared_norms is None else part.squared_norms
+    if scale == 1.0:
+        return part._replace(squared_norms=norms)
+    factors = torch.ones_like(norms) if part.gradient_factors is None else part.gradient_factors
+    return part._replace(squared_norms=norms, gradient_factors=factors * scale)
+
+
+def _single_tensor(part: Tensors, hyper: Hyper, scale: float) -> None:
+    single_tensor(_with_norms(part, scale), hyper)
+
+
+def _step_through_sgd(part: Tensors, hyper: Hyper, scale: float) -> None:
+    part = _with_norms(part, scale)
+    assert part.squared_norms is not None
+    factors = signed_factors(part, hyper)
+    v = torch.stack(list(part.exp_avg_sqs))
+    v_max = torch.stack(list(part.max_exp_avg_sqs)) if part.max_exp_avg_sqs else None
+    moment = second_moment(part.squared_norms * factors**2, v, v_max, hyper)
+    gradient = (moment.inverse * factors * moment.share).tolist()
+    share = moment.share.tolist() if isinstance(moment.share, Tensor) else [1.0] * len(gradient)
+    too_small = [i for i, a in enumerate(gradient) if abs(a) < _LEAST_FACTOR]
+    if too_small:
+        single_tensor(part.select(too_small), hyper)
+    in_moment = hyper.weight_decay if hyper.decay == "moment" else 0.0
+    for i in sorted(set(range(len(gradient))) - set(too_small)):
+        part.exp_avg_sqs[i].copy_(moment.exp_avg_sq[i])
+        if moment.max_exp_avg_sq is not None:
+            part.max_exp_avg_sqs[i].copy_(moment.max_exp_avg_sq[i])
+        if hyper.decay == "update" and hyper.weight_decay != 0:
+            part.params[i].mul_(1 - hyper.lr * hyper.weight_decay)
+        torch._fused_sgd_(
+            [part.params[i]],
+            [part.grads[i]],
+            [part.exp_avgs[i]],
+            weight_decay=share[i] * in_moment / abs(gradient[i]),
+            momentum=hyper.beta1,
+            lr=hyper.lr,
+            dampening=1.0 - abs(gradient[i]),
+            nesterov=False,
+            maximize=gradient[i] < 0,
+            is_first_step=False,
+        )

@@ -1,0 +1,1 @@
+"""Who presses the button: thin mains, each run as `python -m scripts.NAME`."""
