@@ -54,7 +54,7 @@ def supports(dtype: torch.dtype) -> bool:
     library = _library()
     if library is None or dtype not in _DTYPES:
         return False
-    return library.novograd_squared_norms(_DTYPES[dtype], 0, None, None, None, 1) == 0
+    return bool(library.novograd_squared_norms(_DTYPES[dtype], 0, None, None, None, 1) == 0)
 
 
 def squared_norms(flat: Sequence[Tensor]) -> Tensor | None:
@@ -168,7 +168,7 @@ def build() -> Path:
         if done.returncode != 0:
             raise RuntimeError(f"{shlex.join(command)} failed: {done.stderr.strip()[:500]}")
         Path(scratch).chmod(0o755)
-        os.replace(scratch, target)  # atomic: ranks that build at once all end with a whole file
+        Path(scratch).replace(target)  # atomic: ranks that build at once all end with a whole file
     finally:
         Path(scratch).unlink(missing_ok=True)
     return target

@@ -54,16 +54,25 @@ def is_dense(tensor: Tensor) -> bool:
 def squared_norms(tensors: Sequence[Tensor]) -> Tensor:
     """Squared norm of each tensor, as one float64 vector; no host synchronisation.
 
-    The tensors share a device. A DTensor's norm is that of the whole tensor, over all its ranks.
+    A DTensor's norm is that of the whole tensor, over all its ranks. The vector is on the first
+    tensor's device.
     """
-    if not tensors:
+    devices = list(dict.fromkeys(t.device for t in tensors))
+    if not devices:
         return torch.zeros(0, dtype=torch.float64)
+    if len(devices) > 1:
+        parts: dict[int, Tensor] = {}
+        for device in devices:
+            where = [i for i, t in enumerate(tensors) if t.device == device]
+            norms_there = squared_norms([tensors[i] for i in where]).to(devices[0])
+            parts |= zip(where, norms_there.unbind(), strict=True)
+        return torch.stack([parts[i] for i in range(len(tensors))])
     if not any(is_sharded(t) for t in tensors):
         return _plain_squared_norms(tensors)
     # vector_norm knows how a DTensor's placements combine; full_tensor runs the collective.
     dtype = accumulation_dtype(tensors[0].device)
     norms = [torch.linalg.vector_norm(t, dtype=dtype) for t in tensors]
-    whole = [n.full_tensor() if is_sharded(n) else n for n in norms]  # type: ignore[attr-defined]
+    whole = [n.full_tensor() if is_sharded(n) else n for n in norms]
     return torch.stack(whole).square()
 
 
@@ -84,7 +93,7 @@ def _plain_squared_norms(tensors: Sequence[Tensor]) -> Tensor:
 
 def _blocked_squared_norm(flat: Tensor) -> Tensor:
     total = torch.zeros((), dtype=torch.float64)
-    for block in flat.split(_BLOCK):
+    for block in torch.split(flat, _BLOCK):
         wide = block.to(torch.float64)
         total += torch.dot(wide, wide)
     return total

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from optim import novograd_cpu
-from optim.norms import local, squared_norms
+from optim.norms import local
+from optim.norms import squared_norms as norms_of
 from optim.novograd_eager import NO_GRADIENT_YET, Hyper, Tensors, multi_tensor, single_tensor
 
 DECAYS = ("moment", "update")
@@ -294,7 +295,7 @@ def novograd(
     norms = squared_norms
     plain = set(map(type, params)) <= {Tensor, torch.nn.Parameter}
     if norms is None and (not fused or not plain):
-        norms = _squared_norms(grads)
+        norms = norms_of(grads)
     if not plain or any(p.is_complex() for p in params):
         params, grads, exp_avgs = _local_reals(params), _local_reals(grads), _local_reals(exp_avgs)
     tensors = Tensors(
@@ -344,18 +345,6 @@ def _local_reals(tensors: Iterable[Tensor]) -> list[Tensor]:
     """This rank's parts of DTensors, complex tensors as pairs of reals, others as they are."""
     locals_ = [local(t) for t in tensors]
     return [torch.view_as_real(t) if t.is_complex() else t for t in locals_]
-
-
-def _squared_norms(grads: list[Tensor]) -> Tensor:
-    devices = {g.device for g in grads}
-    if len(devices) == 1:
-        return squared_norms(grads)
-    parts: list[Tensor] = [torch.empty(())] * len(grads)
-    for device in devices:
-        where = [i for i, g in enumerate(grads) if g.device == device]
-        for i, norm in zip(where, squared_norms([grads[i] for i in where]).unbind(), strict=True):
-            parts[i] = norm
-    return torch.stack([part.to(grads[0].device) for part in parts])
 
 
 class _HandedOver(NamedTuple):

@@ -21,7 +21,6 @@ from optim.novograd_eager import Hyper, Tensors, second_moment, signed_factors, 
 
 DTYPES = {torch.float32, torch.float64, torch.bfloat16, torch.float16}
 State = Mapping[Tensor, dict[str, Any]]
-_WITHOUT_MAXIMUM = ("exp_avg", "exp_avg_sq")
 _LEAST_FACTOR = 1e-6  # below, 1 - (1 - a) would cost fp32 digits
 
 
@@ -66,10 +65,12 @@ class SteadyGroup:
             return None
         if not all(type(p) in (Tensor, torch.nn.Parameter) and p in state for p in params):
             return None
-        names = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq") if amsgrad else _WITHOUT_MAXIMUM
-        lists = [[state[p].get(name) for p in params] for name in names]
+        names = ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if amsgrad else [])]
+        if not all(name in state[p] for p in params for name in names):
+            return None
+        lists: list[list[Tensor]] = [[state[p][name] for p in params] for name in names]
         tensors = (*params, *lists[0])
-        if not all(t is not None and t.is_cpu and t.is_contiguous() for t in tensors):
+        if not all(t.is_cpu and t.is_contiguous() for t in tensors):
             return None
         if len({t.dtype for t in tensors}) != 1:
             return None

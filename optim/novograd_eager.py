@@ -147,8 +147,8 @@ def multi_tensor(tensors: Tensors, hyper: Hyper) -> None:
         if isinstance(moment.share, Tensor):
             decay = (moment.share * hyper.weight_decay).to(compute).unbind()
         if part.params[0].dtype == part.grads[0].dtype == compute:
-            lists = part.params, part.grads, part.exp_avgs
-            _update_lists(*map(list, lists), gradient, decay, hyper)  # type: ignore[arg-type]
+            params, grads, exp_avgs = map(list, (part.params, part.grads, part.exp_avgs))
+            _update_lists(params, grads, exp_avgs, gradient, decay, hyper)
         else:
             _update_widened(part, compute, gradient, decay, hyper)
 

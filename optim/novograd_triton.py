@@ -1,0 +1,334 @@
+"""NovoGrad's fused step on CUDA: three Triton launches whatever the number of tensors.
+
+1. `_partial_norms`: sums of squares of blocks, in float64;
+2. `_second_moments`: per tensor, adds its blocks' sums up in a fixed order, moves v and writes
+   the factors of the update;
+3. `_update`: m <- beta1 m + a g + d w and w <- s w - lr m, block by block.
+
+Addresses and sizes come from a table on the device, made anew only when a tensor has moved. No
+atomics, so a step is reproducible bit for bit; nothing is read back to the host, so it can be
+captured in a CUDA graph. Scalars travel as a float64 tensor, because a Python float becomes fp32
+as a kernel argument. The same code runs on CPU tensors under Triton's interpreter
+(TRITON_INTERPRET=1), which is how it is tested where there is no GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from optim.norms import is_dense
+from optim.novograd_eager import Hyper, Tensors
+
+_BLOCK = 4096
+_SUM_BLOCK = 1024
+_TRITON_DTYPES = {
+    torch.float32: tl.float32,
+    torch.float64: tl.float64,
+    torch.bfloat16: tl.bfloat16,
+    torch.float16: tl.float16,
+}
+
+
+@triton.jit
+def _partial_norms(
+    table,
+    owner,
+    partial,
+    tensors,
+    DTYPE: tl.constexpr,
+    VECTOR: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    block = tl.program_id(0)
+    t = tl.load(owner + block)
+    numel = tl.load(table + t)
+    first = tl.load(table + tensors + t)
+    g = tl.load(table + 3 * tensors + t).to(tl.pointer_type(DTYPE))
+    if VECTOR > 1:  # lets the compiler use 16-byte loads
+        numel = tl.multiple_of(numel, VECTOR)
+        g = tl.multiple_of(g, 16)
+    at = (block - first) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(g + at, mask=at < numel, other=0.0).to(tl.float64)
+    tl.store(partial + block, tl.sum(x * x, axis=0))
+
+
+@triton.jit
+def _second_moments(
+    table,
+    partial,
+    known,
+    gradient_factors,
+    scalars,
+    grad_scale,
+    found_inf,
+    factors,
+    tensors,
+    MOMENT: tl.constexpr,
+    LIMIT: tl.constexpr,
+    HAS_NORMS: tl.constexpr,
+    HAS_FACTORS: tl.constexpr,
+    HAS_SCALE: tl.constexpr,
+    HAS_FOUND_INF: tl.constexpr,
+    GRAD_AVERAGING: tl.constexpr,
+    AMSGRAD: tl.constexpr,
+    DECAY_IN_UPDATE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SUM_BLOCK: tl.constexpr,
+):
+    t = tl.program_id(0)
+    lr = tl.load(scalars)
+    beta1 = tl.load(scalars + 1)
+    beta2 = tl.load(scalars + 2)
+    eps = tl.load(scalars + 3)
+    weight_decay = tl.load(scalars + 4)
+    factor = tl.load(scalars + 5)
+    one = factor * 0.0 + 1.0
+    if HAS_FACTORS:
+        factor = factor * tl.load(gradient_factors + t)
+    if HAS_SCALE:
+        factor = factor / tl.load(grad_scale).to(tl.float64)
+
+    if HAS_NORMS:
+        squared_norm = tl.load(known + t)
+    else:
+        numel = tl.load(table + t)
+        first = tl.load(table + tensors + t)
+        blocks = tl.cdiv(numel, BLOCK)
+        at = tl.arange(0, SUM_BLOCK)
+        sums = tl.zeros((SUM_BLOCK,), dtype=tl.float64)
+        done = blocks * 0
+        while done < blocks:
+            sums += tl.load(partial + first + done + at, mask=done + at < blocks, other=0.0)
+            done += SUM_BLOCK
+        squared_norm = tl.sum(sums, axis=0)
+    squared_norm = squared_norm * factor * factor
+
+    v = tl.load(table + 5 * tensors + t).to(tl.pointer_type(MOMENT))
+    old = tl.load(v).to(tl.float64)
+    new = tl.where(old > 0.0, beta2 * old + (1.0 - beta2) * squared_norm, squared_norm)
+    unborn = (old < 0.0) & (squared_norm == 0.0)
+    kept = tl.where(unborn, old, new)
+    kept = tl.where(kept > LIMIT, one * LIMIT, kept)
+    alive = True
+    if HAS_FOUND_INF:
+        alive = tl.load(found_inf) == 0.0
+    tl.store(v, kept.to(MOMENT), mask=alive)
+    if AMSGRAD:
+        v_max = tl.load(table + 6 * tensors + t).to(tl.pointer_type(MOMENT))
+        highest = tl.load(v_max).to(tl.float64)
+        new = tl.where(highest > new, highest, new)
+        tl.store(v_max, tl.where(new > LIMIT, one * LIMIT, new).to(MOMENT), mask=alive)
+
+    denominator = tl.sqrt(new) + eps
+    inverse = tl.where(denominator == 0.0, one, one / denominator)
+    inverse = tl.where(inverse > LIMIT, one * LIMIT, inverse)
+    share = one
+    if GRAD_AVERAGING:
+        share = tl.where((old < 0.0) & (squared_norm > 0.0), one, 1.0 - beta1)
+    decay = share * weight_decay
+    shrink = one
+    if DECAY_IN_UPDATE:
+        decay = one * 0.0
+        shrink = 1.0 - lr * weight_decay
+    tl.store(factors + t, share * inverse * factor)
+    tl.store(factors + tensors + t, decay)
+    tl.store(factors + 2 * tensors + t, shrink)
+
+
+@triton.jit
+def _update(
+    table,
+    owner,
+    factors,
+    scalars,
+    found_inf,
+    tensors,
+    DTYPE: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    VECTOR: tl.constexpr,
+    HAS_FOUND_INF: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    block = tl.program_id(0)
+    t = tl.load(owner + block)
+    numel = tl.load(table + t)
+    first = tl.load(table + tensors + t)
+    w_at = tl.load(table + 2 * tensors + t).to(tl.pointer_type(DTYPE))
+    g_at = tl.load(table + 3 * tensors + t).to(tl.pointer_type(DTYPE))
+    m_at = tl.load(table + 4 * tensors + t).to(tl.pointer_type(DTYPE))
+    if VECTOR > 1:
+        numel = tl.multiple_of(numel, VECTOR)
+        w_at = tl.multiple_of(w_at, 16)
+        g_at = tl.multiple_of(g_at, 16)
+        m_at = tl.multiple_of(m_at, 16)
+    at = (block - first) * BLOCK + tl.arange(0, BLOCK)
+    w_at += at
+    g_at += at
+    m_at += at
+    mask = at < numel
+    if HAS_FOUND_INF:
+        mask = mask & (tl.load(found_inf) == 0.0)
+    lr = tl.load(scalars).to(COMPUTE)
+    beta1 = tl.load(scalars + 1).to(COMPUTE)
+    a = tl.load(factors + t).to(COMPUTE)
+    d = tl.load(factors + tensors + t).to(COMPUTE)
+    shrink = tl.load(factors + 2 * tensors + t).to(COMPUTE)
+    w = tl.load(w_at, mask=mask, other=0.0).to(COMPUTE)
+    g = tl.load(g_at, mask=mask, other=0.0).to(COMPUTE)
+    m = tl.load(m_at, mask=mask, other=0.0).to(COMPUTE)
+    m = beta1 * m + (a * g + d * w)
+    tl.store(m_at, m.to(DTYPE), mask=mask)
+    tl.store(w_at, (shrink * w - lr * m).to(DTYPE), mask=mask)
+
+
+class _Table:
+    """Sizes and addresses of one dtype's tensors on their device, and the kernels' scratch.
+
+    Rows of the table, one column per tensor: elements, number of its first block, and the
+    addresses (`key`) of parameter, gradient, moment, v and, with AMSGrad, the largest v.
+    """
+
+    def __init__(
+        self, key: tuple[int, ...], numels: list[int], itemsize: int, device: torch.device
+    ) -> None:
+        blocks = [-(-n // _BLOCK) for n in numels]
+        first = [sum(blocks[:i]) for i in range(len(blocks))]
+        owner = [t for t, count in enumerate(blocks) for _ in range(count)]
+        self.key = key
+        vector = 16 // itemsize  # elements of one 16-byte access, where all tensors allow that
+        aligned = all(address % 16 == 0 for address in key[: 3 * len(numels)])
+        self.vector = vector if aligned and all(n % vector == 0 for n in numels) else 1
+        self.host = [_on_host([*numels, *first, *key]), _on_host(owner, torch.int32)]
+        self.table, self.owner = (t.to(device, non_blocking=True) for t in self.host)
+        self.partial = torch.empty(max(len(owner), 1), dtype=torch.float64, device=device)
+        self.factors = torch.empty(3 * len(numels), dtype=torch.float64, device=device)
+        self.scalars_on_host: list[float] = []
+        self.scalars = torch.empty(6, dtype=torch.float64, device=device)
+
+    def set_scalars(self, hyper: Hyper) -> None:
+        """Copies what has changed; a learning rate on the device stays there."""
+        lr = 0.0 if isinstance(hyper.lr, Tensor) else hyper.lr
+        sign = -1.0 if hyper.maximize else 1.0
+        values = [lr, hyper.beta1, hyper.beta2, hyper.eps, hyper.weight_decay, sign]
+        if values != self.scalars_on_host:
+            self.scalars_on_host = values
+            self.scalars.copy_(_on_host(values, torch.float64), non_blocking=True)
+        if isinstance(hyper.lr, Tensor):
+            self.scalars[:1].copy_(hyper.lr.reshape(1))
+
+
+_TABLES: dict[tuple[object, ...], _Table] = {}  # one per device, dtype and set of parameters
+_MOST_TABLES = 64
+
+
+def _on_host(values: Sequence[float], dtype: torch.dtype = torch.int64) -> Tensor:
+    tensor = torch.tensor(values, dtype=dtype)
+    return tensor.pin_memory() if torch.cuda.is_available() else tensor
+
+
+def _table_of(part: Tensors) -> _Table:
+    lists = [ts for ts in part[:5] if ts]
+    key = tuple(t.data_ptr() for ts in lists for t in ts)
+    place = (part.params[0].device, part.params[0].dtype, len(lists), len(key), key[0])
+    table = _TABLES.get(place)
+    if table is None or table.key != key:
+        if len(_TABLES) >= _MOST_TABLES:
+            _TABLES.pop(next(iter(_TABLES)))
+        numels = [p.numel() for p in part.params]
+        first = part.params[0]
+        table = _Table(key, numels, first.element_size(), first.device)
+        _TABLES[place] = table
+    return table
+
+
+def step(
+    tensors: Tensors,
+    hyper: Hyper,
+    grad_scale: Tensor | None = None,
+    found_inf: Tensor | None = None,
+) -> None:
+    """One step of CUDA parameters; `grad_scale` and `found_inf` as GradScaler sets them."""
+    for part in tensors.by_device_and_dtype():
+        fits = [
+            p.dtype == g.dtype
+            and is_dense(p)
+            and all(p.stride() == t.stride() or _both_contiguous(p, t) for t in (g, m))
+            for p, g, m in zip(part.params, part.grads, part.exp_avgs, strict=True)
+        ]
+        if not all(fits):
+            raise RuntimeError(
+                "NovoGrad(fused=True) on CUDA needs gradients and moments laid out like their "
+                "parameters; use foreach=True for the others"
+            )
+        device = part.params[0].device
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            _launch(part, hyper, grad_scale, found_inf)
+
+
+def _both_contiguous(a: Tensor, b: Tensor) -> bool:
+    return a.is_contiguous() and b.is_contiguous()
+
+
+def _launch(
+    part: Tensors, hyper: Hyper, grad_scale: Tensor | None, found_inf: Tensor | None
+) -> None:
+    table, count = _table_of(part), len(part.params)
+    table.set_scalars(hyper)
+    blocks = table.owner.numel()
+    if blocks == 0:
+        return
+    storage = _TRITON_DTYPES[part.params[0].dtype]
+    moment_dtype = part.exp_avg_sqs[0].dtype
+    moment = _TRITON_DTYPES[moment_dtype]
+    unused = table.scalars  # stands for tensors that a kernel's flags make it ignore
+    if part.squared_norms is None:
+        _partial_norms[(blocks,)](
+            table.table,
+            table.owner,
+            table.partial,
+            count,
+            DTYPE=storage,
+            VECTOR=table.vector,
+            BLOCK=_BLOCK,
+        )
+    _second_moments[(count,)](
+        table.table,
+        table.partial,
+        unused if part.squared_norms is None else part.squared_norms,
+        unused if part.gradient_factors is None else part.gradient_factors,
+        table.scalars,
+        unused if grad_scale is None else grad_scale,
+        unused if found_inf is None else found_inf,
+        table.factors,
+        count,
+        MOMENT=moment,
+        LIMIT=torch.finfo(moment_dtype).max,
+        HAS_NORMS=part.squared_norms is not None,
+        HAS_FACTORS=part.gradient_factors is not None,
+        HAS_SCALE=grad_scale is not None,
+        HAS_FOUND_INF=found_inf is not None,
+        GRAD_AVERAGING=hyper.grad_averaging,
+        AMSGRAD=bool(part.max_exp_avg_sqs),
+        DECAY_IN_UPDATE=hyper.decay == "update",
+        BLOCK=_BLOCK,
+        SUM_BLOCK=_SUM_BLOCK,
+    )
+    _update[(blocks,)](
+        table.table,
+        table.owner,
+        table.factors,
+        table.scalars,
+        unused if found_inf is None else found_inf,
+        count,
+        DTYPE=storage,
+        COMPUTE=moment,
+        VECTOR=table.vector,
+        HAS_FOUND_INF=found_inf is not None,
+        BLOCK=_BLOCK,
+    )

@@ -1,0 +1,66 @@
+"""Parameter groups: which parameters decay, and rules for those that differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import Tensor
+
+DECAYS = ("all", "matrices")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Options for the parameters whose name matches a pattern (`*.bias`, `decoder.*`)."""
+
+    pattern: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def build_param_groups(
+    named_parameters: Iterable[tuple[str, Tensor]],
+    weight_decay: float,
+    decay: str = "all",
+    rules: Sequence[Rule] = (),
+) -> list[dict[str, Any]]:
+    """Groups of (name, parameter) pairs for an optimizer's constructor.
+
+    `decay` says what decays: "all" parameters, as in every NovoGrad recipe, or "matrices", those
+    of two and more dimensions (kernels, but no biases, no gains of normalisations). The first
+    rule that matches a parameter adds its options. Parameters that need no gradient are left out.
+    """
+    if decay not in DECAYS:
+        raise ValueError(f"decay must be one of {DECAYS}, not {decay!r}")
+    trained = [(name, p) for name, p in named_parameters if p.requires_grad]
+    if not trained:
+        raise ValueError("no parameters to train: none requires a gradient")
+    groups: dict[tuple[tuple[str, Any], ...], list[tuple[str, Tensor]]] = {}
+    for name, parameter in trained:
+        decays = decay == "all" or parameter.dim() >= 2
+        options = {"weight_decay": weight_decay if decays else 0.0}
+        for rule in rules:
+            if fnmatchcase(name, rule.pattern):
+                options |= rule.options
+                break
+        groups.setdefault(tuple(sorted(options.items())), []).append((name, parameter))
+    _check_rules(rules, [name for name, _ in trained])
+    return [{"params": members, **dict(options)} for options, members in groups.items()]
+
+
+def _check_rules(rules: Sequence[Rule], names: list[str]) -> None:
+    """A rule that decides nothing is a mistake: a typo, or shadowed by an earlier rule."""
+    used: set[int] = set()
+    for name in names:
+        first = next((i for i, r in enumerate(rules) if fnmatchcase(name, r.pattern)), None)
+        if first is not None:
+            used.add(first)
+    for index, rule in enumerate(rules):
+        if index in used:
+            continue
+        matched = any(fnmatchcase(name, rule.pattern) for name in names)
+        why = "only names that an earlier rule matches" if matched else "no parameter"
+        some = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+        raise ValueError(f"parameter rule {rule.pattern!r} matches {why}; names are like {some}")
