@@ -58,7 +58,8 @@ class NovoGrad(Optimizer):
 
     Args:
         params: parameters, named parameters or parameter groups
-        lr: learning rate, a float or a 0-dim tensor
+        lr: learning rate, a float or a 0-dim tensor; under `torch.compile` a tensor, since every
+            new float would compile the step anew
         betas: (momentum, decay rate of the second moment). The paper has 0.95 and 0.25, on ImageNet
             0.98; a second value of 0 gives layer-wise normalised gradient descent.
         eps: added to the root of v
@@ -215,8 +216,11 @@ class NovoGrad(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        handed_over, self._handed_over = self._handed_over, None
+        handed_over = self._handed_over
         if handed_over is not None:
+            if torch.compiler.is_compiling():
+                raise RuntimeError("NovoGrad: a compiled step can't take norms handed over to it")
+            self._handed_over = None
             handed_over.check(self.param_groups)
         for index, group in enumerate(self.param_groups):
             norms = None if handed_over is None else handed_over.squared_norms[index]

@@ -137,10 +137,10 @@ def _step_dense(part: Tensors, hyper: Hyper, scale: float) -> None:
         )
         options = _native_options(hyper, scale)
         table.step(part.grads, part.squared_norms, part.gradient_factors, options)
-    elif dtype == torch.float64 or (dtype != torch.float32 and hyper.decay == "update"):
-        _single_tensor(part, hyper, scale)  # SGD's kernel would lose digits of a, or round twice
-    else:
+    elif dtype == torch.float32 and hyper.beta1 != 0:  # without momentum SGD keeps no moment
         _step_through_sgd(part, hyper, scale)
+    else:  # SGD's kernel loses digits: of a in float64, of its factors in half precision
+        _single_tensor(part, hyper, scale)
 
 
 def _native_options(hyper: Hyper, scale: float) -> native.StepOptions:

@@ -1,0 +1,89 @@
+"""DTensor parameters: sharded training gives the result of the unsharded run."""
+
+from __future__ import annotations
+
+import copy
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from optim import ClipGlobalNorm, Larc, NovoGrad, transform_gradients
+
+STEPS = 4
+VARIANTS = {
+    "default": {},
+    "foreach": {"foreach": True},
+    "single": {"foreach": False, "fused": False},
+    "amsgrad": {"amsgrad": True, "grad_averaging": True, "decay": "update"},
+}
+
+
+def model():
+    torch.manual_seed(0)
+    # 5 and 3 do not divide by two ranks, and a bias of 1 leaves one of them an empty shard.
+    layers = nn.Linear(7, 5), nn.ReLU(), nn.Linear(5, 3), nn.ReLU(), nn.Linear(3, 1)
+    return nn.Sequential(*layers).double()
+
+
+def train(net, optimizer, transforms=()):
+    for step in range(STEPS):
+        x = torch.randn(8, 7, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
+        optimizer.zero_grad()
+        net(x).square().sum().backward()
+        if transforms:
+            transform_gradients(optimizer, transforms)
+        optimizer.step()
+
+
+def worker(rank, world, port, folder):
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    dist.init_process_group("gloo", rank=rank, world_size=world)
+    torch.set_num_threads(1)
+    results = {}
+    for name, options in VARIANTS.items():
+        net = fully_shard(model())
+        assert all(isinstance(p, DTensor) for p in net.parameters())
+        optimizer = NovoGrad(net.parameters(), 0.05, weight_decay=0.1, **options)
+        train(net, optimizer)
+        results[name] = [p.full_tensor() for p in net.parameters()]
+    net = fully_shard(model())
+    optimizer = NovoGrad(net.parameters(), 0.05, weight_decay=0.1)
+    train(net, optimizer, [ClipGlobalNorm(0.1), Larc()])
+    results["transforms"] = [p.full_tensor() for p in net.parameters()]
+    # A resumed sharded run goes on as if it had not stopped.
+    again = fully_shard(model())
+    for new, old in zip(again.parameters(), net.parameters(), strict=True):
+        new.data.to_local().copy_(old.data.to_local())
+    resumed = NovoGrad(again.parameters(), 0.05, weight_decay=0.1)
+    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    train(net, optimizer)
+    train(again, resumed)
+    for new, old in zip(again.parameters(), net.parameters(), strict=True):
+        assert torch.equal(new.to_local(), old.to_local())
+    if rank == 0:
+        torch.save(results, Path(folder) / "results.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory, free_port):
+    folder = tmp_path_factory.mktemp("sharded")
+    mp.spawn(worker, args=(2, free_port, str(folder)), nprocs=2)
+    return torch.load(folder / "results.pt", weights_only=True)
+
+
+@pytest.mark.parametrize("variant", [*VARIANTS, "transforms"])
+def test_two_processes_equal_the_unsharded_run(sharded, variant):
+    net = model()
+    options = VARIANTS.get(variant, {})
+    optimizer = NovoGrad(net.parameters(), 0.05, weight_decay=0.1, **options)
+    train(net, optimizer, [ClipGlobalNorm(0.1), Larc()] if variant == "transforms" else [])
+    for whole, p in zip(sharded[variant], net.parameters(), strict=True):
+        torch.testing.assert_close(whole, p.detach(), rtol=0, atol=1e-14)
