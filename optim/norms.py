@@ -60,20 +60,29 @@ def squared_norms(tensors: Sequence[Tensor]) -> Tensor:
     devices = list(dict.fromkeys(t.device for t in tensors))
     if not devices:
         return torch.zeros(0, dtype=torch.float64)
-    if len(devices) > 1:
-        parts: dict[int, Tensor] = {}
-        for device in devices:
-            where = [i for i, t in enumerate(tensors) if t.device == device]
-            norms_there = squared_norms([tensors[i] for i in where]).to(devices[0])
-            parts |= zip(where, norms_there.unbind(), strict=True)
-        return torch.stack([parts[i] for i in range(len(tensors))])
-    if not any(is_sharded(t) for t in tensors):
+    if len(devices) == 1 and not any(is_sharded(t) for t in tensors):
         return _plain_squared_norms(tensors)
-    # vector_norm knows how a DTensor's placements combine; full_tensor runs the collective.
+    kinds: dict[object, list[int]] = {}
+    for i, tensor in enumerate(tensors):
+        kind: object = tensor.device
+        if is_sharded(tensor):
+            kind = (tensor.device_mesh, tensor.placements)  # type: ignore[attr-defined]
+        kinds.setdefault(kind, []).append(i)
+    parts: dict[int, Tensor] = {}
+    for where in kinds.values():
+        alike = [tensors[i] for i in where]
+        norms = (_sharded_squared_norms if is_sharded(alike[0]) else _plain_squared_norms)(alike)
+        parts |= zip(where, norms.to(devices[0]).unbind(), strict=True)
+    return torch.stack([parts[i] for i in range(len(tensors))])
+
+
+def _sharded_squared_norms(tensors: Sequence[Tensor]) -> Tensor:
+    """Of DTensors with the same mesh and placements: one collective for all of them."""
     dtype = accumulation_dtype(tensors[0].device)
-    norms = [torch.linalg.vector_norm(t, dtype=dtype) for t in tensors]
-    whole = [n.full_tensor() if is_sharded(n) else n for n in norms]
-    return torch.stack(whole).square()
+    # vector_norm gives partial norms and knows how these combine; stacked they stay partial.
+    norms = torch.stack([torch.linalg.vector_norm(t, dtype=dtype) for t in tensors])
+    whole: Tensor = norms.full_tensor()  # type: ignore[attr-defined]
+    return whole.square()
 
 
 def _plain_squared_norms(tensors: Sequence[Tensor]) -> Tensor:

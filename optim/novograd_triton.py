@@ -162,6 +162,8 @@ def _update(
     w_at = tl.load(table + 2 * tensors + t).to(tl.pointer_type(DTYPE))
     g_at = tl.load(table + 3 * tensors + t).to(tl.pointer_type(DTYPE))
     m_at = tl.load(table + 4 * tensors + t).to(tl.pointer_type(DTYPE))
+    if HAS_FOUND_INF:  # then no element is touched
+        numel = tl.where(tl.load(found_inf) == 0.0, numel, numel * 0)
     if VECTOR > 1:
         numel = tl.multiple_of(numel, VECTOR)
         w_at = tl.multiple_of(w_at, 16)
@@ -172,8 +174,6 @@ def _update(
     g_at += at
     m_at += at
     mask = at < numel
-    if HAS_FOUND_INF:
-        mask = mask & (tl.load(found_inf) == 0.0)
     lr = tl.load(scalars).to(COMPUTE)
     beta1 = tl.load(scalars + 1).to(COMPUTE)
     a = tl.load(factors + t).to(COMPUTE)

@@ -2,8 +2,8 @@
 
 All optimizers work in one process on the same parameters. A round gives each of them one step, in
 an order that changes from round to round, with the same gradients written afresh before each, so
-that a busy machine or a warm cache favours nobody; ratios are taken within a round. Optimizers
-that take more than twice AdamW's time take part in every third round only. Needs 16 GB of memory.
+that neither a busy machine nor a warm cache favours one; ratios are taken within a round. Those
+that need more than twice AdamW's time are in every third round only. Takes 16 GB of memory.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ import gc
 import inspect
 import json
 import math
+import operator
 import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from datetime import date
-from importlib import import_module
-from importlib.metadata import version
+from functools import partial
+from importlib import import_module, metadata
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -37,28 +38,35 @@ from optim.baselines import Optimizer, torch_optimizer
 
 Shape = tuple[int, ...]
 Row = dict[str, Any]
+Cells = list[list[str]]
 
 RESULTS = Path(__file__).parent.parent / "results" / "bench"
-ROUNDS = {"resnet50v2": 36, "transformer_big": 12, "small_tensors": 60}
-FULL_FACTOR = 4
-LARGE = 100_000_000  # parameters from which on optimizers are left out, to save memory
-TRIAD_NUMEL = 1 << 26
+LARGE = 100_000_000  # parameters from which on spare competitors are left out, to save memory
 OURS, REFERENCE = "NovoGrad (ours)", "torch AdamW fused"
 OPTIONS: dict[str, Any] = {"lr": 1e-4, "weight_decay": 1e-3}
 BETAS = (0.95, 0.98)
 OTHERS = (  # package, module, class
     ("timm", "timm.optim", "NvNovoGrad"),
-    ("pytorch_optimizer", "pytorch_optimizer", "NovoGrad"),
-    ("torch_optimizer", "torch_optimizer", "NovoGrad"),
+    ("pytorch-optimizer", "pytorch_optimizer", "NovoGrad"),
+    ("torch-optimizer", "torch_optimizer", "NovoGrad"),
     ("monai", "monai.optimizers", "Novograd"),
 )
+COLUMNS = (  # heading, key, format
+    ("time ms", "median_ms", ".2f"),
+    ("noise %", "noise_percent", ".0f"),
+    ("/ AdamW", "to_adamw", ".2f"),
+    ("/ ours", "to_ours", ".2f"),
+    ("memory %", "extra_memory_percent", ".2f"),
+    ("state", "state_bytes_per_parameter", ".2f"),
+    ("GB/s", "gb_per_s", ".1f"),  # from here on not with clipping, whose traffic is another
+    ("of triad %", "of_triad_percent", ".0f"),
+)
 NOTES = """\
-Times are medians; noise is the interquartile range as a share of the median. "/ AdamW" is the time
-over that of torch's fused AdamW and "/ ours" that over ours, both as medians over rounds. GB/s counts
-24 bytes per parameter for NovoGrad, 20 for SGD, 28 for Adam; the triad (a = b + s c, 12 bytes per
-element) gives the memory's bandwidth, which can be passed by what stays in the cache or is written in
-place. Memory is what torch allocates inside step(), at its peak, as a share of the parameters' size;
-state is in bytes per parameter."""
+Time: median of one step. Noise: its interquartile range, as a share of it. / AdamW, / ours: time
+over that of torch's fused AdamW and of our default, median over rounds. Memory: the most that torch
+allocates inside the step, as a share of the parameters' size. State: bytes per parameter. GB/s: at
+24 bytes per parameter for NovoGrad, 20 for SGD, 28 for Adam, and as a share of what a triad reaches
+(a = b + s c, 12 bytes per element), which caches and writing in place can pass."""
 
 
 def resnet50v2() -> list[Shape]:
@@ -87,7 +95,7 @@ def transformer_big() -> list[Shape]:
 
 
 def small_tensors() -> list[Shape]:
-    """A thousand tensors where the cost of a call counts more than that of the arithmetic."""
+    """A thousand tensors, for which calls cost more than arithmetic."""
     return _checked([(64,), (256,), (1024,), (4096,), (21600,)] * 200, 1000, 5_408_000)
 
 
@@ -101,52 +109,40 @@ PARAMETER_SETS: dict[str, Callable[[], list[Shape]]] = {
     "transformer_big": transformer_big,
     "small_tensors": small_tensors,
 }
+ROUNDS = {"resnet50v2": 36, "transformer_big": 12, "small_tensors": 60}  # --full: four times
 
 
 @dataclass(frozen=True)
 class Competitor:
-    """An optimizer to time; without `make` it is not installed."""
+    """An optimizer to time; it is not installed if there is no `make`."""
 
     name: str
     kind: str  # ours, torch, other
     traffic: int  # bytes moved per fp32 parameter
     make: Callable[[list[Parameter]], Optimizer] | None
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
-    before: Callable[[Optimizer], object] | None = None  # timed together with the step
-    spare: bool = False  # left out on large sets
+    before: Callable[[Optimizer], object] = lambda optimizer: None  # timed with the step
+    spare: bool = False
 
 
 def competitors() -> list[Competitor]:
     """All of them, in the order of the table."""
-    return [*_ours(), *_torchs(), *_others()]
-
-
-def _ours() -> list[Competitor]:
-    make = partial(NovoGrad, betas=BETAS, **OPTIONS)
+    make: Callable[..., Optimizer] = partial(NovoGrad, betas=BETAS, **OPTIONS)
     no_kernels = partial(mock.patch.object, native, "supports", lambda dtype: False)
-    return [
+    found = [
         Competitor(OURS, "ours", 24, make),
         Competitor(f"{OURS} without compiler", "ours", 24, make, no_kernels),
         Competitor(f"{OURS} foreach", "ours", 24, partial(make, foreach=True)),
         Competitor(f"{OURS} single", "ours", 24, partial(make, foreach=False, fused=False)),
     ]
-
-
-def _torchs() -> list[Competitor]:
-    found = []
-    for name, title, traffic in (("adamw", "AdamW", 28), ("adam", "Adam", 28), ("sgd", "SGD", 20)):
-        own = {"momentum": 0.9} if name == "sgd" else {}
+    for title, traffic in (("AdamW", 28), ("Adam", 28), ("SGD", 20)):
         for form in ("fused", "foreach", "default"):
-            choice = {} if form == "default" else {form: True}
-            make = partial(torch_optimizer, name, **OPTIONS, **own, **choice)
-            spare = name == "adam" or (name == "sgd" and form != "fused")
+            options = OPTIONS | ({"momentum": 0.9} if title == "SGD" else {})
+            options |= {} if form == "default" else {form: True}
+            make = partial(torch_optimizer, title.lower(), **options)
+            spare = title == "Adam" or (title == "SGD" and form != "fused")
             label = f"torch {title} {form}"
             found.append(Competitor(label, "torch", traffic, make, spare=spare))
-    return found
-
-
-def _others() -> list[Competitor]:
-    found = []
     for package, module, class_name in OTHERS:
         label = f"{package} {class_name}"
         try:
@@ -155,14 +151,14 @@ def _others() -> list[Competitor]:
             found.append(Competitor(label, "other", 24, None))
             continue
         found.append(Competitor(label, "other", 24, make))
-        if "foreach" in inspect.signature(make).parameters:  # on by default, so time it without
+        if "foreach" in inspect.signature(make).parameters:  # on unless it is switched off
             loop = partial(make, foreach=False)
             found.append(Competitor(f"{label} loop", "other", 24, loop))
     return found
 
 
-def with_clipping(everyone: Iterable[Competitor]) -> list[Competitor]:
-    """The few of them that are timed together with clipping by the global norm."""
+def with_clipping(everyone: list[Competitor]) -> list[Competitor]:
+    """The few that are also timed together with clipping by the global norm."""
 
     def transform(optimizer: Optimizer) -> object:
         return transform_gradients(optimizer, [ClipGlobalNorm(1.0)])
@@ -171,16 +167,12 @@ def with_clipping(everyone: Iterable[Competitor]) -> list[Competitor]:
         params = [p for group in optimizer.param_groups for p in group["params"]]
         return torch.nn.utils.clip_grad_norm_(params, 1.0)
 
-    chosen = {OURS: transform, REFERENCE: clip, "timm NvNovoGrad": clip}
-    return [
-        Competitor(c.name, c.kind, c.traffic, c.make, before=chosen[c.name])
-        for c in everyone
-        if c.name in chosen
-    ]
+    before = {OURS: transform, REFERENCE: clip, "timm NvNovoGrad": clip}
+    return [replace(c, before=before[c.name]) for c in everyone if c.name in before]
 
 
 class Workload:
-    """Parameters with gradients, and those gradients kept to write them anew."""
+    """Parameters with gradients, and a copy of these to write them anew."""
 
     def __init__(self, shapes: Sequence[Shape]) -> None:
         source = torch.Generator().manual_seed(0)
@@ -189,7 +181,6 @@ class Workload:
         self._grads = [g.clone() for g in self._kept]
         for param, grad in zip(self.params, self._grads, strict=True):
             param.grad = grad
-        self.tensors = len(shapes)
         self.numel = sum(map(math.prod, shapes))
 
     def refill(self) -> None:
@@ -211,30 +202,21 @@ class Runner:
         before, optimizer = self.competitor.before, self.optimizer
         with self.competitor.context():
             start = time.perf_counter()
-            if before is not None:
-                before(optimizer)
+            before(optimizer)
             optimizer.step()
             return time.perf_counter() - start
 
-    def state_bytes(self) -> int:
-        values = [v for state in self.optimizer.state.values() for v in state.values()]
-        return sum(v.numel() * v.element_size() for v in values if isinstance(v, Tensor))
 
-
-class Triad:
-    """a = b + s c over arrays that no cache holds: the memory's bandwidth."""
-
-    def __init__(self) -> None:
-        self._a, self._b, self._c = (torch.ones(TRIAD_NUMEL) for _ in range(3))
-
-    def gigabytes_per_second(self) -> float:
-        start = time.perf_counter()
-        torch.add(self._b, self._c, alpha=0.5, out=self._a)
-        return 12e-9 * TRIAD_NUMEL / (time.perf_counter() - start)
+def triad_gb_per_s(a: Tensor, b: Tensor, c: Tensor) -> float:
+    """The memory's bandwidth, with arrays that no cache holds."""
+    start = time.perf_counter()
+    torch.add(b, c, alpha=0.5, out=a)
+    return 12e-9 * a.numel() / (time.perf_counter() - start)
 
 
 def peak_bytes(action: Callable[[], object]) -> int:
     """The most that torch's CPU allocator holds during the action beyond what it held before."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # nothing about missing GPUs
     with torch.autograd.profiler.profile(profile_memory=True) as profile:
         action()
     assert profile.kineto_results is not None
@@ -247,15 +229,14 @@ def peak_bytes(action: Callable[[], object]) -> int:
 
 
 def warm_up(runners: list[Runner], work: Workload, label: str) -> None:
-    """Three untimed steps each: state, peak memory, then how often to take part."""
+    """Three untimed steps each, for the state, the peak memory, and how often to take part."""
+    seconds = {}
     for index, runner in enumerate(runners):
-        progress(f"{label}: warming up, optimizer", index + 1, len(runners))
+        progress(f"{label}: warming up", index + 1, len(runners))
         work.refill()
         runner.step()
         work.refill()
         runner.extra_bytes = peak_bytes(runner.step)
-    seconds = {}
-    for runner in runners:
         work.refill()
         seconds[runner.competitor.name] = runner.step()
     for runner in runners:
@@ -264,19 +245,17 @@ def warm_up(runners: list[Runner], work: Workload, label: str) -> None:
 
 
 def run(
-    everyone: Iterable[Competitor], work: Workload, triad: Triad, rounds: int, label: str
+    everyone: list[Competitor], work: Workload, triad: Callable[[], float], rounds: int, label: str
 ) -> tuple[list[Row], float]:
-    """Times all in turn; returns the table's rows and the triad's bandwidth."""
+    """Times all in turn; returns the table's rows and the triad's GB/s."""
     present = [c for c in everyone if not (c.spare and work.numel > LARGE)]
     runners = [Runner(c, c.make(work.params)) for c in present if c.make is not None]
     warm_up(runners, work, label)
-    bandwidths = []
-    order = list(runners)
-    gc.collect()
+    bandwidths, order = [], list(runners)
     gc.disable()
     for number in range(rounds):
         progress(f"{label}: round", number + 1, rounds)
-        bandwidths.append(triad.gigabytes_per_second())
+        bandwidths.append(triad())
         random.Random(number).shuffle(order)
         for runner in order:
             if number % runner.every == 0:
@@ -288,87 +267,79 @@ def run(
     return [row_of(c, by_name, work, bandwidth) for c in present], bandwidth
 
 
-def row_of(
-    competitor: Competitor, runners: dict[str, Runner], work: Workload, bandwidth: float
-) -> Row:
+def row_of(competitor: Competitor, runners: dict[str, Runner], work: Workload, triad: float) -> Row:
     """What the table says about one competitor."""
     row: Row = {"name": competitor.name, "kind": competitor.kind}
     if competitor.make is None:
         return row | {"installed": False}
     runner = runners[competitor.name]
-    middle = median(runner.seconds.values())
-    low, _, high = quantiles(runner.seconds.values(), n=4)
+    seconds = runner.seconds
+    middle = median(seconds.values())
+    low, _, high = quantiles(seconds.values(), n=4)
     speed = competitor.traffic * 1e-9 * work.numel / middle
+    state = [v for of in runner.optimizer.state.values() for v in of.values()]
+    state_bytes = sum(v.numel() * v.element_size() for v in state if isinstance(v, Tensor))
     numbers = {
         "median_ms": 1e3 * middle,
         "noise_percent": 100 * (high - low) / middle,
-        "to_adamw": ratio(runner, runners[REFERENCE]),
-        "to_ours": ratio(runner, runners[OURS]),
-        "gb_per_s": speed,
-        "of_triad_percent": 100 * speed / bandwidth,
+        "to_adamw": median(t / runners[REFERENCE].seconds[k] for k, t in seconds.items()),
+        "to_ours": median(t / runners[OURS].seconds[k] for k, t in seconds.items()),
         "extra_memory_percent": 100 * runner.extra_bytes / (4 * work.numel),
-        "state_bytes_per_parameter": runner.state_bytes() / work.numel,
+        "state_bytes_per_parameter": state_bytes / work.numel,
+        "gb_per_s": speed,
+        "of_triad_percent": 100 * speed / triad,
     }
     rounded = {name: float(f"{value:.5g}") for name, value in numbers.items()}
-    return row | {"installed": True, "rounds": len(runner.seconds), **rounded}
-
-
-def ratio(of: Runner, to: Runner) -> float:
-    """The median over common rounds."""
-    return median(t / to.seconds[k] for k, t in of.seconds.items() if k in to.seconds)
+    return row | {"installed": True, "rounds": len(seconds), **rounded}
 
 
 def progress(what: str, done: int, total: int) -> None:
-    """Rewrites a line of a terminal; elsewhere writes the first and the last."""
-    text = f"{what} {done} of {total}"
+    """Rewrites a terminal's line; elsewhere writes the first and the last."""
     if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="\n" * (done == total), file=sys.stderr, flush=True)
+        end = "\n" if done == total else ""
+        print(f"\r\033[K{what} {done} of {total}", end=end, file=sys.stderr, flush=True)
     elif done in (1, total):
-        print(text, file=sys.stderr, flush=True)
+        print(f"{what} {done} of {total}", file=sys.stderr, flush=True)
 
 
-def bench(name: str, everyone: list[Competitor], triad: Triad, rounds: int) -> Row:
+def bench(name: str, everyone: list[Competitor], triad: Callable[[], float], rounds: int) -> Row:
     """All that is measured on one parameter set."""
     work = Workload(PARAMETER_SETS[name]())
     step, bandwidth = run(everyone, work, triad, rounds, name)
+    gc.collect()  # the optimizers' state
     clip, _ = run(with_clipping(everyone), work, triad, rounds, f"{name} with clipping")
-    return {
-        "tensors": work.tensors,
-        "parameters": work.numel,
-        "rounds": rounds,
-        "triad_gb_per_s": round(bandwidth, 1),
-        "left_out": [c.name for c in everyone if c.name not in {r["name"] for r in step}],
-        "step": step,
-        "clip_and_step": clip,
-    }
+    left_out = [c.name for c in everyone if c.name not in {row["name"] for row in step}]
+    found: Row = {"tensors": len(work.params), "parameters": work.numel, "rounds": rounds}
+    found |= {"triad_gb_per_s": round(bandwidth, 1), "left_out": left_out}
+    return found | {"step": step, "clip_and_step": clip}
 
 
 def targets(sets: dict[str, Row]) -> list[Row]:
-    """What the benchmark is there to watch; `reached` is None where it was not measured."""
+    """What the benchmark watches over; `reached` is None where it was not measured."""
+    compare = {"<=": operator.le, ">=": operator.ge, "<": operator.lt}
     found = []
     for name, to_adamw in (("resnet50v2", 0.9), ("transformer_big", 0.9), ("small_tensors", 0.6)):
         measured = sets.get(name, {"step": [], "tensors": 0, "parameters": 1})
         ours: Row = next((r for r in measured["step"] if r["name"] == OURS), {})
         others = [r["to_ours"] for r in measured["step"] if r["kind"] == "other" and r["installed"]]
-        state = 4 + 8 * measured["tensors"] / measured["parameters"]  # v, and a step count
+        scalars = 8 * measured["tensors"] / measured["parameters"]  # two per tensor, at most
         for what, value, sign, limit in (
             ("our time / AdamW fused", ours.get("to_adamw"), "<=", to_adamw),
-            ("fastest other NovoGrad / our time", min(others, default=None), ">=", 2.4),
-            ("memory inside step, % of parameters", ours.get("extra_memory_percent"), "<", 1),
-            ("state, bytes per parameter", ours.get("state_bytes_per_parameter"), "<=", state),
+            ("fastest other NovoGrad / ours", min(others, default=None), ">=", 2.4),
+            ("memory % inside step", ours.get("extra_memory_percent"), "<", 1),
+            ("state bytes", ours.get("state_bytes_per_parameter"), "<=", 4 + scalars),
         ):
-            reached = None if value is None else COMPARE[sign](value, limit)
-            wanted = f"{sign} {limit:.5g}"
-            row = {"set": name, "target": what, "wanted": wanted, "measured": value}
-            found.append(row | {"reached": reached})
+            reached = None if value is None else compare[sign](value, limit)
+            row = {"target": f"{name}: {what}", "wanted": f"{sign} {limit:.5g}"}
+            found.append(row | {"measured": value, "reached": reached})
     return found
 
 
-def blocks(data: Row) -> Iterator[str | list[list[str]]]:
-    """The report's headings (with #), paragraphs and tables."""
-    yield f"# Optimizer steps on the CPU, {data['date']}"
+def blocks(data: Row) -> Iterator[str | Cells]:
+    """The report in order: headings (with #), paragraphs and tables."""
     packages = ", ".join(f"{name} {number}" for name, number in data["packages"].items())
-    yield f"Threads: {data['threads']}; NovoGrad's kernels: {data['kernels']}; {packages}."
+    yield f"# Optimizer steps on the CPU, {data['date']}"
+    yield f"{data['threads']} threads; our kernels: {data['kernels']}; {packages}."
     yield NOTES
     for name, found in data["sets"].items():
         yield f"## {name}: {found['tensors']:,} tensors, {found['parameters']:,} parameters"
@@ -376,47 +347,69 @@ def blocks(data: Row) -> Iterator[str | list[list[str]]]:
         yield table(found["step"], COLUMNS)
         if found["left_out"]:
             yield f"Left out to save memory: {', '.join(found['left_out'])}."
-        yield "Clip by global norm, then step (ratios to the same of the others):"
-        yield table(found["clip_and_step"], [c for c in COLUMNS if c[0] in CLIP_COLUMNS])
+        yield "Clip by global norm, then step:"
+        yield table(found["clip_and_step"], COLUMNS[:-2])
     yield "## To reach"
-    words = {True: "reached", False: "not reached", None: "not measured"}
-    head = ["set", "target", "wanted", "this run", ""]
-    cells = [
-        [t["set"], t["target"], t["wanted"], f"{t['measured'] or 0:.4g}", words[t["reached"]]]
-        for t in data["targets"]
-    ]
-    yield [head, *cells]
-    noise = data["noise_percent"]
-    verdict = "quiet" if noise["median"] < 5 else "noisy" if noise["median"] > 15 else "fair"
-    yield (
-        f"Noise (interquartile range / median): {noise['median']} % in the middle row, "
-        f"{noise['worst']} % in the worst: a {verdict} run."
-    )
+    cells = [["", "wanted", "this run", ""]]
+    for row in data["targets"]:
+        value = "" if row["measured"] is None else f"{row['measured']:.5g}"
+        verdict = {True: "reached", False: "not reached", None: "not measured"}[row["reached"]]
+        cells.append([row["target"], row["wanted"], value, verdict])
+    yield cells
+    middle, worst = data["noise_percent"]["median"], data["noise_percent"]["worst"]
+    kind = "quiet" if middle < 5 else "fairly quiet" if middle < 15 else "noisy"
+    yield f"A {kind} run: noise {middle} % in the middle row, {worst} % in the worst."
 
 
-def table(rows: list[Row], columns: Sequence[tuple[str, str, str]]) -> list[list[str]]:
-    """The header and the rows as text."""
+def table(rows: list[Row], columns: Sequence[tuple[str, str, str]]) -> Cells:
+    """The header and the rows."""
     cells = [["", *(heading for heading, _, _ in columns)]]
     for row in rows:
-        values = [form.format(row[key]) if key in row else "" for _, key, form in columns]
-        cells.append([row["name"], *(values if row["installed"] else ["not installed"])])
-    return [line + [""] * (len(cells[0]) - len(line)) for line in cells]
+        values = [format(row[key], form) if key in row else "-" for _, key, form in columns]
+        cells.append([row["name"] + "" if row["installed"] else ": not installed", *values])
+    return cells
 
 
-def as_text(block: str | list[list[str]]) -> str:
-    """Aligned columns, numbers to the right."""
+def rendered(block: str | Cells, markdown: bool) -> str:
+    """A block as Markdown or plain text; the first column stands to the left, others right."""
     if isinstance(block, str):
-        return block.lstrip("# ")
-    widths = [max(map(len, column)) for column in zip(*block, strict=True)]
-    return "\n".join(...)
-
-
-def as_markdown(block: str | list[list[str]]) -> str:
-    ...
+        return block if markdown else block.lstrip("# ")
+    first, *rest = (max(map(len, column)) for column in zip(*block, strict=True))
+    rule = ["-" * first, *("-" * (width - 1) + ":" * markdown for width in rest)]
+    lines = [
+        [row[0].ljust(first), *map(str.rjust, row[1:], rest)]
+        for row in [block[0], rule, *block[1:]]
+    ]
+    return "\n".join(f"| {' | '.join(c)} |" if markdown else "  ".join(c).rstrip() for c in lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    ...
+    """Measures, prints and writes; the status is 0 whether the targets are reached or not."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.bench_optim")
+    parser.add_argument("--full", action="store_true", help="four times as many rounds")
+    parser.add_argument("--sets", nargs="+", choices=PARAMETER_SETS, default=list(PARAMETER_SETS))
+    options = parser.parse_args(arguments)
+    everyone = competitors()
+    triad = partial(triad_gb_per_s, *(torch.ones(1 << 26) for _ in range(3)))
+    kernels = "C++" if native.supports(torch.float32) else "torch's (no C++ compiler)"
+    data: Row = {"date": date.today().isoformat(), "mode": "full" if options.full else "quick"}
+    data |= {"threads": torch.get_num_threads(), "kernels": kernels, "packages": {}, "sets": {}}
+    for package in ("torch", *(package for package, _, _ in OTHERS)):
+        with suppress(metadata.PackageNotFoundError):
+            data["packages"][package] = metadata.version(package)
+    for name in options.sets:
+        rounds = ROUNDS[name] * (4 if options.full else 1)
+        data["sets"][name] = bench(name, everyone, triad, rounds)
+    rows = [r for s in data["sets"].values() for r in (*s["step"], *s["clip_and_step"])]
+    noise = [row["noise_percent"] for row in rows if row["installed"]]
+    data["noise_percent"] = {"median": round(median(noise)), "worst": round(max(noise))}
+    data["targets"] = targets(data["sets"])
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / "optim.json").write_text(json.dumps(data, indent=2) + "\n")
+    page = ["Written by `make bench-optim`.", *(rendered(b, markdown=True) for b in blocks(data))]
+    (RESULTS / "optim.md").write_text("\n\n".join(page) + "\n")
+    print("\n\n".join(rendered(block, markdown=False) for block in blocks(data)))
+    return 0
 
 
 if __name__ == "__main__":

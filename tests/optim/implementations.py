@@ -25,11 +25,13 @@ every_implementation = pytest.mark.parametrize("implementation", IMPLEMENTATIONS
 def running(implementation: str) -> Iterator[None]:
     """Makes `make_novograd`'s optimizers take this way."""
     if implementation == "fused_without_compiler":
-        with mock.patch.object(native, "supports", lambda dtype: False):
+        with mock.patch.object(native, "supports", return_value=False):
             yield
     else:
         yield
 
 
-def make_novograd(implementation: str, params: Any, lr: Any, *args: Any, **options: Any) -> NovoGrad:
-    return NovoGrad(params, lr, *args, **_OPTIONS[implementation], **options)
+def make_novograd(
+    implementation: str, params: Any, lr: Any, *args: Any, **options: Any
+) -> NovoGrad:
+    return NovoGrad(params, lr, *args, **{**_OPTIONS[implementation], **options})

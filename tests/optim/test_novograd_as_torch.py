@@ -57,9 +57,7 @@ def test_groups_have_their_own_options(implementation):
         train(together, optimizer, 3)
         singles = [
             make_novograd(implementation, list(ps), **{"lr": 0.05, **o})
-            for ps, o in zip(
-                (apart[0].parameters(), apart[2:].parameters()), options, strict=True
-            )
+            for ps, o in zip((apart[0].parameters(), apart[2:].parameters()), options, strict=True)
         ]
 
         both = SimpleNamespace(
@@ -107,11 +105,16 @@ def test_learning_rates_as_tensors_and_from_schedulers(implementation, kind):
     rates = [0.1 * 0.5**t for t in range(4)]
     with running(implementation):
         reference = make_novograd(implementation, plain.parameters(), 0.1, weight_decay=0.01)
-        for t, lr in enumerate(rates):
-            reference.param_groups[0]["lr"] = lr
+        for t, rate in enumerate(rates):
+            reference.param_groups[0]["lr"] = rate
             train(plain, reference, 1, offset=t)
-        lr = torch.tensor(0.1) if kind.startswith("tensor") else 0.1
-        optimizer = make_novograd(implementation, other.parameters(), lr, weight_decay=0.01)
+        lr = torch.tensor(0.1)
+        optimizer = make_novograd(
+            implementation,
+            other.parameters(),
+            lr if kind.startswith("tensor") else 0.1,
+            weight_decay=0.01,
+        )
         if kind == "tensor":
             for t, rate in enumerate(rates):
                 lr.fill_(rate)

@@ -37,7 +37,10 @@ KINDS = st.sampled_from([None, 0.0, 1e-3, 1.0, 1.0, 1.0, 1e3])
 
 def make_gradients(rng: np.random.Generator, shapes: list[Any], kinds: list[list[float | None]]):
     return [
-        [None if kind is None else kind * rng.standard_normal(s) for s, kind in zip(shapes, ks)]
+        [
+            None if kind is None else kind * rng.standard_normal(s)
+            for s, kind in zip(shapes, ks, strict=True)
+        ]
         for ks in kinds
     ]
 
@@ -106,7 +109,7 @@ def test_lower_precisions_follow_to_their_own_rounding(implementation, dtype, de
 @pytest.mark.skipif(not native.supports(torch.float32), reason="no C++ compiler")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_the_number_of_threads_changes_no_bit(dtype):
-    def run(threads: int) -> list[torch.Tensor]:
+    def run(threads: int) -> list[torch.nn.Parameter]:
         torch.manual_seed(1)
         before = torch.get_num_threads()
         torch.set_num_threads(threads)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,11 +14,12 @@ import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.debug import CommDebugMode
 
 from optim import ClipGlobalNorm, Larc, NovoGrad, transform_gradients
 
 STEPS = 4
-VARIANTS = {
+VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
     "foreach": {"foreach": True},
     "single": {"foreach": False, "fused": False},
@@ -56,7 +58,10 @@ def worker(rank, world, port, folder):
     net = fully_shard(model())
     optimizer = NovoGrad(net.parameters(), 0.05, weight_decay=0.1)
     train(net, optimizer, [ClipGlobalNorm(0.1), Larc()])
-    results["transforms"] = [p.full_tensor() for p in net.parameters()]
+    results["transforms"] = [p.full_tensor().clone() for p in net.parameters()]
+    with CommDebugMode() as communication:  # the norms of all tensors travel together
+        optimizer.step()
+    assert communication.get_total_counts() == 1
     # A resumed sharded run goes on as if it had not stopped.
     again = fully_shard(model())
     for new, old in zip(again.parameters(), net.parameters(), strict=True):
