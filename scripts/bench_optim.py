@@ -1,9 +1,9 @@
 """`python -m scripts.bench_optim`: times the optimizers' step() on the CPU, side by side.
 
-All optimizers work in one process on the same parameters. A round gives each of them one step, in
-an order that changes from round to round, with the same gradients written afresh before each, so
-that neither a busy machine nor a warm cache favours one; ratios are taken within a round. Those
-that need more than twice AdamW's time are in every third round only. Takes 16 GB of memory.
+All work on the same parameters. A round gives each one step, in an order that changes, with the
+same gradients written afresh before it, so that neither a drift of the machine's speed nor a warm
+cache favours one; ratios are taken within a round. Whoever needs more than twice the time of
+torch's fused AdamW is in every third round only. Takes 16 GB of memory and an idle machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from unittest import mock
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
 from optim import ClipGlobalNorm, NovoGrad, native, transform_gradients
 from optim.baselines import Optimizer, torch_optimizer
@@ -41,7 +40,7 @@ Row = dict[str, Any]
 Cells = list[list[str]]
 
 RESULTS = Path(__file__).parent.parent / "results" / "bench"
-LARGE = 100_000_000  # parameters from which on spare competitors are left out, to save memory
+LARGE = 100_000_000  # parameters from which on spare competitors are left out
 OURS, REFERENCE = "NovoGrad (ours)", "torch AdamW fused"
 OPTIONS: dict[str, Any] = {"lr": 1e-4, "weight_decay": 1e-3}
 BETAS = (0.95, 0.98)
@@ -64,9 +63,10 @@ COLUMNS = (  # heading, key, format
 NOTES = """\
 Time: median of one step. Noise: its interquartile range, as a share of it. / AdamW, / ours: time
 over that of torch's fused AdamW and of our default, median over rounds. Memory: the most that torch
-allocates inside the step, as a share of the parameters' size. State: bytes per parameter. GB/s: at
-24 bytes per parameter for NovoGrad, 20 for SGD, 28 for Adam, and as a share of what a triad reaches
-(a = b + s c, 12 bytes per element), which caches and writing in place can pass."""
+allocates inside the step, in % of the parameters' size. State: bytes per parameter. GB/s: at 24
+bytes per parameter for NovoGrad, 20 for SGD, 28 for Adam, also in % of what a triad reaches
+(a = b + s c, 12 bytes per element), which caches and writing in place can pass. Some are left out
+on the largest set, to save memory and time."""
 
 
 def resnet50v2() -> list[Shape]:
@@ -109,7 +109,7 @@ PARAMETER_SETS: dict[str, Callable[[], list[Shape]]] = {
     "transformer_big": transformer_big,
     "small_tensors": small_tensors,
 }
-ROUNDS = {"resnet50v2": 36, "transformer_big": 12, "small_tensors": 60}  # --full: four times
+ROUNDS = {"resnet50v2": 27, "transformer_big": 12, "small_tensors": 45}  # --full: four times
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Competitor:
     name: str
     kind: str  # ours, torch, other
     traffic: int  # bytes moved per fp32 parameter
-    make: Callable[[list[Parameter]], Optimizer] | None
+    make: Callable[[list[torch.nn.Parameter]], Optimizer] | None
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
     before: Callable[[Optimizer], object] = lambda optimizer: None  # timed with the step
     spare: bool = False
@@ -128,21 +128,21 @@ class Competitor:
 def competitors() -> list[Competitor]:
     """All of them, in the order of the table."""
     make: Callable[..., Optimizer] = partial(NovoGrad, betas=BETAS, **OPTIONS)
+    single = partial(make, foreach=False, fused=False)
     no_kernels = partial(mock.patch.object, native, "supports", lambda dtype: False)
     found = [
         Competitor(OURS, "ours", 24, make),
         Competitor(f"{OURS} without compiler", "ours", 24, make, no_kernels),
         Competitor(f"{OURS} foreach", "ours", 24, partial(make, foreach=True)),
-        Competitor(f"{OURS} single", "ours", 24, partial(make, foreach=False, fused=False)),
+        Competitor(f"{OURS} single", "ours", 24, single, spare=True),
     ]
     for title, traffic in (("AdamW", 28), ("Adam", 28), ("SGD", 20)):
         for form in ("fused", "foreach", "default"):
             options = OPTIONS | ({"momentum": 0.9} if title == "SGD" else {})
             options |= {} if form == "default" else {form: True}
             make = partial(torch_optimizer, title.lower(), **options)
-            spare = title == "Adam" or (title == "SGD" and form != "fused")
-            label = f"torch {title} {form}"
-            found.append(Competitor(label, "torch", traffic, make, spare=spare))
+            spare = title == "Adam" or form == "foreach" or (title, form) == ("SGD", "default")
+            found.append(Competitor(f"torch {title} {form}", "torch", traffic, make, spare=spare))
     for package, module, class_name in OTHERS:
         label = f"{package} {class_name}"
         try:
@@ -160,15 +160,14 @@ def competitors() -> list[Competitor]:
 def with_clipping(everyone: list[Competitor]) -> list[Competitor]:
     """The few that are also timed together with clipping by the global norm."""
 
-    def transform(optimizer: Optimizer) -> object:
-        return transform_gradients(optimizer, [ClipGlobalNorm(1.0)])
-
     def clip(optimizer: Optimizer) -> object:
+        if isinstance(optimizer, NovoGrad):
+            return transform_gradients(optimizer, [ClipGlobalNorm(1.0)])
         params = [p for group in optimizer.param_groups for p in group["params"]]
         return torch.nn.utils.clip_grad_norm_(params, 1.0)
 
-    before = {OURS: transform, REFERENCE: clip, "timm NvNovoGrad": clip}
-    return [replace(c, before=before[c.name]) for c in everyone if c.name in before]
+    names = (OURS, REFERENCE, "timm NvNovoGrad")
+    return [replace(c, before=clip) for c in everyone if c.name in names]
 
 
 class Workload:
@@ -176,8 +175,8 @@ class Workload:
 
     def __init__(self, shapes: Sequence[Shape]) -> None:
         source = torch.Generator().manual_seed(0)
-        self.params = [Parameter(torch.empty(s).normal_(0, 0.02, generator=source)) for s in shapes]
-        self._kept = [torch.empty(s).normal_(0, 0.01, generator=source) for s in shapes]
+        self.params = [torch.nn.Parameter(torch.randn(s, generator=source)) for s in shapes]
+        self._kept = [torch.randn(s, generator=source) for s in shapes]
         self._grads = [g.clone() for g in self._kept]
         for param, grad in zip(self.params, self._grads, strict=True):
             param.grad = grad
@@ -194,12 +193,13 @@ class Runner:
 
     competitor: Competitor
     optimizer: Optimizer
+    work: Workload
     seconds: dict[int, float] = field(default_factory=dict)
-    every: int = 1
     extra_bytes: int = 0
 
     def step(self) -> float:
         before, optimizer = self.competitor.before, self.optimizer
+        self.work.refill()
         with self.competitor.context():
             start = time.perf_counter()
             before(optimizer)
@@ -228,52 +228,38 @@ def peak_bytes(action: Callable[[], object]) -> int:
     return peak
 
 
-def warm_up(runners: list[Runner], work: Workload, label: str) -> None:
-    """Three untimed steps each, for the state, the peak memory, and how often to take part."""
-    seconds = {}
-    for index, runner in enumerate(runners):
-        progress(f"{label}: warming up", index + 1, len(runners))
-        work.refill()
-        runner.step()
-        work.refill()
-        runner.extra_bytes = peak_bytes(runner.step)
-        work.refill()
-        seconds[runner.competitor.name] = runner.step()
-    for runner in runners:
-        slow = seconds[runner.competitor.name] > 2 * seconds[REFERENCE]
-        runner.every = 3 if slow and runner.competitor.name != OURS else 1
-
-
 def run(
     everyone: list[Competitor], work: Workload, triad: Callable[[], float], rounds: int, label: str
 ) -> tuple[list[Row], float]:
     """Times all in turn; returns the table's rows and the triad's GB/s."""
     present = [c for c in everyone if not (c.spare and work.numel > LARGE)]
-    runners = [Runner(c, c.make(work.params)) for c in present if c.make is not None]
-    warm_up(runners, work, label)
-    bandwidths, order = [], list(runners)
+    runners = {c.name: Runner(c, c.make(work.params), work) for c in present if c.make}
+    for index, runner in enumerate(runners.values()):
+        progress(f"{label}: warming up", index + 1, len(runners))
+        runner.step()  # makes the state
+        runner.extra_bytes = peak_bytes(runner.step)
+    bandwidths, fast = [], list(runners.values())
     gc.disable()
     for number in range(rounds):
         progress(f"{label}: round", number + 1, rounds)
         bandwidths.append(triad())
-        random.Random(number).shuffle(order)
-        for runner in order:
-            if number % runner.every == 0:
-                work.refill()
-                runner.seconds[number] = runner.step()
+        order = list(runners.values()) if number % 3 == 0 else fast
+        for runner in random.Random(number).sample(order, len(order)):
+            runner.seconds[number] = runner.step()
+        if number == 0:
+            limit = 2 * runners[REFERENCE].seconds[0]
+            fast = [r for n, r in runners.items() if r.seconds[0] < limit or n == OURS]
     gc.enable()
     bandwidth = median(bandwidths)
-    by_name = {r.competitor.name: r for r in runners}
-    return [row_of(c, by_name, work, bandwidth) for c in present], bandwidth
+    return [row_of(c, runners, work, bandwidth) for c in everyone], bandwidth
 
 
 def row_of(competitor: Competitor, runners: dict[str, Runner], work: Workload, triad: float) -> Row:
     """What the table says about one competitor."""
     row: Row = {"name": competitor.name, "kind": competitor.kind}
-    if competitor.make is None:
-        return row | {"installed": False}
-    runner = runners[competitor.name]
-    seconds = runner.seconds
+    if competitor.name not in runners:
+        return row | {"status": "left out" if competitor.make else "not installed"}
+    runner, seconds = runners[competitor.name], runners[competitor.name].seconds
     middle = median(seconds.values())
     low, _, high = quantiles(seconds.values(), n=4)
     speed = competitor.traffic * 1e-9 * work.numel / middle
@@ -290,16 +276,16 @@ def row_of(competitor: Competitor, runners: dict[str, Runner], work: Workload, t
         "of_triad_percent": 100 * speed / triad,
     }
     rounded = {name: float(f"{value:.5g}") for name, value in numbers.items()}
-    return row | {"installed": True, "rounds": len(seconds), **rounded}
+    return row | {"status": "timed", "rounds": len(seconds), **rounded}
 
 
 def progress(what: str, done: int, total: int) -> None:
     """Rewrites a terminal's line; elsewhere writes the first and the last."""
+    text, end = f"{what} {done} of {total}", "\n" if done == total else ""
     if sys.stderr.isatty():
-        end = "\n" if done == total else ""
-        print(f"\r\033[K{what} {done} of {total}", end=end, file=sys.stderr, flush=True)
+        print(f"\r\033[K{text}", end=end, file=sys.stderr, flush=True)
     elif done in (1, total):
-        print(f"{what} {done} of {total}", file=sys.stderr, flush=True)
+        print(text, file=sys.stderr, flush=True)
 
 
 def bench(name: str, everyone: list[Competitor], triad: Callable[[], float], rounds: int) -> Row:
@@ -308,10 +294,8 @@ def bench(name: str, everyone: list[Competitor], triad: Callable[[], float], rou
     step, bandwidth = run(everyone, work, triad, rounds, name)
     gc.collect()  # the optimizers' state
     clip, _ = run(with_clipping(everyone), work, triad, rounds, f"{name} with clipping")
-    left_out = [c.name for c in everyone if c.name not in {row["name"] for row in step}]
     found: Row = {"tensors": len(work.params), "parameters": work.numel, "rounds": rounds}
-    found |= {"triad_gb_per_s": round(bandwidth, 1), "left_out": left_out}
-    return found | {"step": step, "clip_and_step": clip}
+    return found | {"triad_gb_per_s": round(bandwidth, 1), "step": step, "clip_and_step": clip}
 
 
 def targets(sets: dict[str, Row]) -> list[Row]:
@@ -321,7 +305,8 @@ def targets(sets: dict[str, Row]) -> list[Row]:
     for name, to_adamw in (("resnet50v2", 0.9), ("transformer_big", 0.9), ("small_tensors", 0.6)):
         measured = sets.get(name, {"step": [], "tensors": 0, "parameters": 1})
         ours: Row = next((r for r in measured["step"] if r["name"] == OURS), {})
-        others = [r["to_ours"] for r in measured["step"] if r["kind"] == "other" and r["installed"]]
+        timed = [r for r in measured["step"] if r["status"] == "timed"]
+        others = [r["to_ours"] for r in timed if r["kind"] == "other"]
         scalars = 8 * measured["tensors"] / measured["parameters"]  # two per tensor, at most
         for what, value, sign, limit in (
             ("our time / AdamW fused", ours.get("to_adamw"), "<=", to_adamw),
@@ -337,36 +322,35 @@ def targets(sets: dict[str, Row]) -> list[Row]:
 
 def blocks(data: Row) -> Iterator[str | Cells]:
     """The report in order: headings (with #), paragraphs and tables."""
-    packages = ", ".join(f"{name} {number}" for name, number in data["packages"].items())
     yield f"# Optimizer steps on the CPU, {data['date']}"
+    packages = ", ".join(map(" ".join, data["packages"].items()))
     yield f"{data['threads']} threads; our kernels: {data['kernels']}; {packages}."
     yield NOTES
     for name, found in data["sets"].items():
         yield f"## {name}: {found['tensors']:,} tensors, {found['parameters']:,} parameters"
         yield f"{found['rounds']} rounds; triad {found['triad_gb_per_s']} GB/s."
         yield table(found["step"], COLUMNS)
-        if found["left_out"]:
-            yield f"Left out to save memory: {', '.join(found['left_out'])}."
         yield "Clip by global norm, then step:"
         yield table(found["clip_and_step"], COLUMNS[:-2])
     yield "## To reach"
     cells = [["", "wanted", "this run", ""]]
     for row in data["targets"]:
-        value = "" if row["measured"] is None else f"{row['measured']:.5g}"
+        value = "-" if row["measured"] is None else f"{row['measured']:.4g}"
         verdict = {True: "reached", False: "not reached", None: "not measured"}[row["reached"]]
         cells.append([row["target"], row["wanted"], value, verdict])
     yield cells
     middle, worst = data["noise_percent"]["median"], data["noise_percent"]["worst"]
-    kind = "quiet" if middle < 5 else "fairly quiet" if middle < 15 else "noisy"
-    yield f"A {kind} run: noise {middle} % in the middle row, {worst} % in the worst."
+    kind = "A quiet run" if middle < 10 else "A noisy run, better repeated on an idle machine"
+    yield f"{kind}: noise {middle} % in the middle row, {worst} % in the worst."
 
 
 def table(rows: list[Row], columns: Sequence[tuple[str, str, str]]) -> Cells:
     """The header and the rows."""
     cells = [["", *(heading for heading, _, _ in columns)]]
     for row in rows:
+        name = row["name"] if row["status"] == "timed" else f"{row['name']}: {row['status']}"
         values = [format(row[key], form) if key in row else "-" for _, key, form in columns]
-        cells.append([row["name"] + "" if row["installed"] else ": not installed", *values])
+        cells.append([name, *values])
     return cells
 
 
@@ -375,11 +359,9 @@ def rendered(block: str | Cells, markdown: bool) -> str:
     if isinstance(block, str):
         return block if markdown else block.lstrip("# ")
     first, *rest = (max(map(len, column)) for column in zip(*block, strict=True))
-    rule = ["-" * first, *("-" * (width - 1) + ":" * markdown for width in rest)]
-    lines = [
-        [row[0].ljust(first), *map(str.rjust, row[1:], rest)]
-        for row in [block[0], rule, *block[1:]]
-    ]
+    rule = ["-" * first, *("-" * (width - 1) + (":" if markdown else "-") for width in rest)]
+    rows = [block[0], rule, *block[1:]]
+    lines = [[row[0].ljust(first), *map(str.rjust, row[1:], rest)] for row in rows]
     return "\n".join(f"| {' | '.join(c)} |" if markdown else "  ".join(c).rstrip() for c in lines)
 
 
@@ -387,9 +369,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measures, prints and writes; the status is 0 whether the targets are reached or not."""
     parser = argparse.ArgumentParser(prog="python -m scripts.bench_optim")
     parser.add_argument("--full", action="store_true", help="four times as many rounds")
-    parser.add_argument("--sets", nargs="+", choices=PARAMETER_SETS, default=list(PARAMETER_SETS))
+    names = f"some of {', '.join(PARAMETER_SETS)} (default: all)"
+    parser.add_argument("--sets", nargs="+", metavar="NAME", choices=PARAMETER_SETS, help=names)
     options = parser.parse_args(arguments)
-    everyone = competitors()
     triad = partial(triad_gb_per_s, *(torch.ones(1 << 26) for _ in range(3)))
     kernels = "C++" if native.supports(torch.float32) else "torch's (no C++ compiler)"
     data: Row = {"date": date.today().isoformat(), "mode": "full" if options.full else "quick"}
@@ -397,18 +379,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for package in ("torch", *(package for package, _, _ in OTHERS)):
         with suppress(metadata.PackageNotFoundError):
             data["packages"][package] = metadata.version(package)
-    for name in options.sets:
-        rounds = ROUNDS[name] * (4 if options.full else 1)
-        data["sets"][name] = bench(name, everyone, triad, rounds)
+    everyone = competitors()
+    for name in options.sets or PARAMETER_SETS:
+        data["sets"][name] = bench(name, everyone, triad, ROUNDS[name] * (4 if options.full else 1))
     rows = [r for s in data["sets"].values() for r in (*s["step"], *s["clip_and_step"])]
-    noise = [row["noise_percent"] for row in rows if row["installed"]]
+    noise = [row["noise_percent"] for row in rows if row["status"] == "timed"]
     data["noise_percent"] = {"median": round(median(noise)), "worst": round(max(noise))}
     data["targets"] = targets(data["sets"])
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / "optim.json").write_text(json.dumps(data, indent=2) + "\n")
     page = ["Written by `make bench-optim`.", *(rendered(b, markdown=True) for b in blocks(data))]
     (RESULTS / "optim.md").write_text("\n\n".join(page) + "\n")
-    print("\n\n".join(rendered(block, markdown=False) for block in blocks(data)))
+    print(*(rendered(block, markdown=False) for block in blocks(data)), sep="\n\n")
     return 0
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from optim import NovoGrad
+from optim import ClipGlobalNorm, Larc, NovoGrad, transform_gradients
 from tests.optim.implementations import every_implementation, make_novograd, running
 
 
@@ -288,10 +288,15 @@ def test_fused_is_refused_where_there_is_no_kernel():
         NovoGrad([p], 0.1, fused=True).step()
 
 
-def test_meta_tensors_step_without_memory():
-    """Plans count a model's state without allocating it."""
+@pytest.mark.parametrize("foreach", [True, False])
+def test_meta_tensors_step_without_memory_and_without_a_host_read(foreach):
+    """Plans count a model's state so; and a meta tensor has no value to read back to the host."""
     p = nn.Parameter(torch.empty(10**6, 10**6, device="meta"))
     p.grad = torch.empty_like(p)
-    optimizer = NovoGrad([p], 0.1)
+    lr = torch.empty((), device="meta")
+    optimizer = NovoGrad(
+        [p], lr, weight_decay=0.1, foreach=foreach, amsgrad=True, grad_averaging=True
+    )
+    transform_gradients(optimizer, [ClipGlobalNorm(1.0), Larc()])
     optimizer.step()
     assert optimizer.state[p]["exp_avg"].shape == p.shape

@@ -1,0 +1,1 @@
+"""How a run happens: plan, steps, evaluation, checkpoints; knows the Task contract and no task."""

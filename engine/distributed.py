@@ -1,0 +1,93 @@
+"""The processes of a run: the only file of the engine that knows torch.distributed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Group:
+    """This process among the others. With one process nothing is communicated."""
+
+    def __init__(self, rank: int, world: int, device: torch.device) -> None:
+        self.rank = rank
+        self.world = world
+        self.device = device
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over all processes, in place."""
+        if self.world > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def gather(self, value: Any) -> list[Any]:
+        """Everybody's value, in the order of ranks, for everybody."""
+        if self.world == 1:
+            return [value]
+        values: list[Any] = [None] * self.world
+        dist.all_gather_object(values, value)
+        return values
+
+    def wait_for_all(self) -> None:
+        if self.world > 1:
+            dist.barrier()
+
+    def average_buffers(self, module: nn.Module) -> None:
+        """Makes floating-point buffers (batch-norm statistics) the mean over processes."""
+        if self.world == 1:
+            return
+        buffers = [b for b in module.buffers() if b.is_floating_point()]
+        if buffers:
+            flat = torch.cat([b.detach().reshape(-1).double() for b in buffers])
+            dist.all_reduce(flat)
+            flat /= self.world
+            sizes = [b.numel() for b in buffers]
+            for buffer, part in zip(buffers, torch.split(flat, sizes), strict=True):
+                buffer.copy_(part.reshape(buffer.shape))
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """DDP around the model where there is more than one process."""
+        if self.world == 1:
+            return model
+        ids = [self.device.index] if self.device.type == "cuda" else None
+        # Statistics stay each process's own between evaluations: see average_buffers.
+        return DistributedDataParallel(
+            model, device_ids=ids, broadcast_buffers=False, gradient_as_bucket_view=True
+        )
+
+    def without_sync(self, model: nn.Module, last: bool) -> AbstractContextManager[Any]:
+        """Gradients are communicated in the last micro-batch of a step only."""
+        if self.world == 1 or last:
+            return nullcontext()
+        assert isinstance(model, DistributedDataParallel)
+        return model.no_sync()
+
+
+@contextmanager
+def joined(device_type: str, timeout_s: float) -> Iterator[Group]:
+    """The group that torchrun's environment variables describe."""
+    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    local = int(os.environ.get("LOCAL_RANK", 0))
+    device = torch.device(device_type, local) if device_type == "cuda" else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if world > 1:
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+    try:
+        yield Group(rank, world, device)
+    finally:
+        if world > 1:
+            dist.destroy_process_group()

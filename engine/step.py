@@ -1,0 +1,159 @@
+"""One optimizer step: exact accumulation over micro-batches and processes.
+
+    for each micro-batch k of this process:
+        (total_k * R / W_plan).backward()        gradients are communicated at the last k only
+        tally += [total_k, weight_k]             on the device
+    tally = sum over processes;  gradients *= W_plan / weight
+    transforms (clipping, LARC);  optimizer.step
+
+R processes; DDP takes the mean over them, hence the R. W_plan, the planned batch, is only a
+prescale that keeps numbers near one: what divides is the true weight of the whole step. So the
+gradient is that of the large batch, to rounding, also where micro-batches differ in weight.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from engine.distributed import Group
+from engine.plan import Plan
+from engine.precision import autocast
+from optim.novograd import NovoGrad
+from optim.transforms import Gradients, Transform, transform_gradients
+from tasks.base import Batch, Carry, Task
+from tasks.seeding import derive_seed
+
+
+class NonFiniteLoss(Exception):
+    """The loss of a step is not finite: no process has made that step."""
+
+
+@dataclass(frozen=True)
+class Rescale:
+    """The first transform of every chain: from the planned weight to the true one."""
+
+    factor: Tensor
+
+    def factors(self, gradients: Gradients) -> Tensor:
+        return self.factor
+
+
+@dataclass
+class StepResult:
+    """What a step leaves for the log; tensors stay on the device until somebody reads them."""
+
+    tally: Tensor  # [total, weight, processes that were asked to stop]
+    grad_norm: Tensor | None
+    units: int  # of this process
+    skipped: bool  # fp16 overflow: the gradients were thrown away
+    asked_to_stop: bool  # the same on every process; on a GPU known one step late
+
+
+class Stepper:
+    """Runs steps; holds the carry of this process's slots."""
+
+    def __init__(
+        self,
+        task: Task,
+        model: nn.Module,
+        optimizer: Any,
+        scaler: torch.amp.GradScaler,
+        transforms: Sequence[Transform],
+        plan: Plan,
+        group: Group,
+        seed: int,
+        precision: str,
+    ) -> None:
+        self.task, self.model, self.optimizer = task, model, optimizer
+        self.scaler, self.transforms = scaler, list(transforms)
+        self.plan, self.group, self.seed, self.precision = plan, group, seed, precision
+        self.carry: list[Carry] = [None] * plan.accumulation
+        self._previous: tuple[Tensor, Any] | None = None
+
+    def run(
+        self, step: int, position: int, batches: Iterator[Batch], *, want_norm: bool, stop: bool
+    ) -> StepResult:
+        """Step number `step` on the batches of `position` (more than step after fp16 skips)."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.plan.schedule(step) * group.get("lr_factor", 1.0)
+        self.optimizer.zero_grad()
+        tally, units = self._accumulate(position, batches)
+        tally[2] = float(stop)
+        self.group.sum(tally)
+        values = self._look_at(tally, now=want_norm)
+        if not self.scaler.is_enabled() and not math.isfinite(values[0]):
+            raise NonFiniteLoss(f"the loss is {values[0]}")
+        norm = self._prepare_gradients(tally, want_norm)
+        skipped = self._update()
+        return StepResult(tally, norm, units, skipped, values[2] > 0)
+
+    def _accumulate(self, position: int, batches: Iterator[Batch]) -> tuple[Tensor, int]:
+        device, plan = self.group.device, self.plan
+        prescale = self.group.world / plan.global_batch
+        tally = torch.zeros(3, dtype=torch.float64, device=device)
+        units = 0
+        for k in range(plan.accumulation):
+            batch = next(batches).to(device)
+            slot = self.group.rank * plan.accumulation + k
+            # Dropout is a function of the slot, not of who calculates it.
+            torch.manual_seed(derive_seed("dropout", self.seed, position, slot))
+            with self.group.without_sync(self.model, last=k == plan.accumulation - 1):
+                with autocast(self.precision, device):
+                    out = self.task.loss(self.model, batch, self.carry[k])
+                self.scaler.scale(out.total * prescale).backward()  # type: ignore[no-untyped-call]
+            self.carry[k] = out.carry
+            tally[0] += out.total.detach()
+            tally[1] += out.weight
+            units += batch.units
+        return tally, units
+
+    def _look_at(self, tally: Tensor, now: bool) -> list[float]:
+        """The tally on the host: on a GPU that of the step before, which need not be waited for."""
+        if now or tally.device.type == "cpu":
+            self._previous = None
+            return tally.tolist()
+        copy = torch.empty(tally.shape, dtype=tally.dtype, pin_memory=True)
+        copy.copy_(tally, non_blocking=True)
+        ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        ready.record()
+        previous, self._previous = self._previous, (copy, ready)
+        if previous is None:
+            return [0.0] * tally.numel()
+        values, event = previous
+        event.synchronize()
+        return values.tolist()
+
+    def _prepare_gradients(self, tally: Tensor, want_norm: bool) -> Tensor | None:
+        """Exact weights, transforms; returns the gradient norm where it is to be had."""
+        if self.scaler.is_enabled():
+            self.scaler.unscale_(self.optimizer)
+        factor = self.plan.global_batch / tally[1]
+        on_plan = tally.device.type == "cpu" and factor.item() == 1.0
+        if on_plan and not self.transforms and not want_norm:
+            return None
+        if isinstance(self.optimizer, NovoGrad) or self.transforms or want_norm:
+            chain: list[Transform] = [] if on_plan else [Rescale(factor)]
+            return transform_gradients(self.optimizer, [*chain, *self.transforms]) * factor
+        _multiply([p.grad for g in self.optimizer.param_groups for p in g["params"]], factor)
+        return None
+
+    def _update(self) -> bool:
+        if not self.scaler.is_enabled():
+            self.optimizer.step()
+            return False
+        before = self.scaler.get_scale()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return self.scaler.get_scale() < before
+
+
+@torch.no_grad()
+def _multiply(gradients: list[Tensor | None], factor: Tensor) -> None:
+    present = [g for g in gradients if g is not None]
+    torch._foreach_mul_(present, factor.to(present[0].dtype))

@@ -1,0 +1,408 @@
+"""`python -m scripts.launch experiment=imagenet/novograd_100ep [scale=smoke] [key=value …]`.
+
+Composes the configuration (the only file that knows Hydra), validates all of it, plans, freezes
+`outputs/<run id>/run.yaml`, starts the workers with torchrun and waits for them.
+
+Exit status: 0 finished · 1 failed · 2 bad configuration or data · 3 no usable checkpoint ·
+4 the run's folder is in use · 5 diverged · 75 stopped on request, run again to go on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import yaml
+
+from engine.config import (
+    NOT_SCIENCE,
+    ConfigProblem,
+    HardwareConfig,
+    PathsConfig,
+    RunConfig,
+    did_you_mean,
+    read_config,
+)
+from engine.plan import Plan, make_plan, slots_of
+
+ROOT = Path(__file__).parent.parent
+CONFIGS = ROOT / "configs"
+EXIT = {"finished": 0, "failed": 1, "checkpoint_problem": 3, "diverged": 5, "preempted": 75}
+BUSY = 4
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A validated run: everything is known but the result."""
+
+    config: RunConfig
+    plan: Plan
+    task: Any
+    run_id: str
+    fingerprint: str
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.config.paths.outputs) / self.run_id
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The launcher; never a traceback for what a user can get wrong."""
+    from tasks.base import DataProblem
+
+    try:
+        prepared = prepare(sys.argv[1:] if arguments is None else arguments)
+    except (ConfigProblem, DataProblem) as problem:
+        print(problem, file=sys.stderr)
+        return 2
+    print(describe(prepared), flush=True)
+    return run(prepared)
+
+
+def prepare(arguments: list[str]) -> Prepared:
+    """From command-line words to a run; ConfigProblem or DataProblem if it can't be."""
+    from engine.provenance import fingerprint
+    from scripts.train import make_task
+    from tasks.catalog import TASKS, task_class
+
+    _check_that_rooms_are_ours()
+    config = read_config(compose(arguments))
+    paths = {name: str(Path(given).absolute()) for name, given in asdict(config.paths).items()}
+    hardware = resolve_hardware(config.hardware)
+    config = replace(config, hardware=hardware, paths=PathsConfig(**paths))
+    problems = _check_names(config, TASKS)
+    if problems:
+        raise ConfigProblem(problems)
+    slots = slots_of(config, int(config.hardware.processes))
+    task = make_task(task_class(config.task.name), config, slots)
+    task.check_data()
+    plan = make_plan(config, task.unit, task.steps_per_epoch, int(config.hardware.processes))
+    mark = fingerprint(asdict(config), NOT_SCIENCE)
+    return Prepared(config, plan, task, f"{config.experiment}-{mark}-s{config.seed}", mark)
+
+
+def compose(arguments: list[str]) -> dict[str, Any]:
+    """Nested dicts from configs/ and the command line; raises with every problem found."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    problems: list[str] = []
+    choices: dict[str, str] = {}
+    values: list[Any] = []
+    parser = OverridesParser.create()
+    for word in arguments:
+        try:
+            override = parser.parse_override(word)
+        except HydraException:
+            problems.append(f"{word!r} can't be read: write key=value, without spaces around =")
+            continue
+        key = override.key_or_group
+        if (CONFIGS / key).is_dir() and not override.is_delete():
+            choice = str(override.value())
+            problems += _check_choice(key, choice)
+            choices[key] = choice
+        else:
+            values.append(override)
+    if "experiment" not in choices:
+        problems.append(f"experiment is missing; there are {', '.join(_options('experiment'))}")
+    if "scale" not in choices:
+        choices["scale"] = _default_scale()
+    if problems:
+        raise ConfigProblem(problems)
+    try:
+        with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
+            composed = hydra_compose("run", [f"{k}={v}" for k, v in choices.items()])
+        raw: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as problem:
+        raise ConfigProblem([" ".join(str(problem).split())]) from problem
+    raw |= {"experiment": choices["experiment"], "scale": choices["scale"]}
+    for override in values:
+        _apply(raw, override, problems)
+    if problems:
+        problems += _other_problems(raw)
+        raise ConfigProblem(problems)
+    return raw
+
+
+def _apply(raw: dict[str, Any], override: Any, problems: list[str]) -> None:
+    """Sets one dotted key. A new key is refused, with or without Hydra's `+`, unless it is free."""
+    *path, last = override.key_or_group.split(".")
+    node: Any = raw
+    for depth, part in enumerate(path):
+        if not isinstance(node, dict) or part not in node:
+            known = node if isinstance(node, dict) else ()
+            where = ".".join(path[: depth + 1])
+            problems.append(f"{where} is not a known key{did_you_mean(part, known)}")
+            return
+        node = node[part]
+    if override.is_delete():
+        if isinstance(node, dict) and last in node:
+            del node[last]
+        else:
+            problems.append(f"{override.key_or_group} is not there to be removed")
+        return
+    if isinstance(node, dict):
+        node[last] = _plain(override.value())
+    else:
+        problems.append(f"{'.'.join(path)} is no mapping: it has no {last!r}")
+
+
+def _plain(value: Any) -> Any:
+    """Hydra's quoted strings, lists and mappings as plain Python values."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return value if isinstance(value, bool | int | float | None) else str(value)
+
+
+def _other_problems(raw: dict[str, Any]) -> list[str]:
+    """What else is wrong, for a message that already has something."""
+    try:
+        read_config(raw)
+    except ConfigProblem as problem:
+        return problem.problems
+    return []
+
+
+def _options(group: str) -> list[str]:
+    folder = CONFIGS / group
+    names = (p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.yaml"))
+    return sorted(name for name in names if not name.endswith("base"))
+
+
+def _check_choice(group: str, choice: str) -> list[str]:
+    known = _options(group)
+    if choice in known:
+        return []
+    return [f"{group}={choice} does not exist{did_you_mean(choice, known)}"]
+
+
+def _default_scale() -> str:
+    import torch
+
+    if torch.cuda.is_available():
+        return "paper"
+    print("no GPU found: scale=mini (say scale=paper for the paper's own size)", flush=True)
+    return "mini"
+
+
+def resolve_hardware(hardware: HardwareConfig) -> HardwareConfig:
+    """`auto` becomes what this machine has: all visible GPUs, or the CPU."""
+    import torch
+
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    device = hardware.device if hardware.device != "auto" else ("cuda" if gpus else "cpu")
+    problems = []
+    if device == "cuda" and not gpus:
+        problems.append("hardware.device=cuda, but no GPU is visible")
+    if device == "cpu" and hardware.precision == "fp16":
+        problems.append("hardware.precision=fp16 needs a GPU; use bf16 or fp32 on a CPU")
+    processes = hardware.processes
+    if isinstance(processes, str):
+        processes = gpus if device == "cuda" else 1
+    elif device == "cuda" and processes > gpus > 0:
+        problems.append(f"hardware.processes={processes}, but {gpus} GPUs are visible")
+    if problems:
+        raise ConfigProblem(problems)
+    threads = hardware.threads
+    if isinstance(threads, str):
+        threads = max(1, len(os.sched_getaffinity(0)) // processes)
+    return replace(hardware, device=device, processes=processes, threads=threads)
+
+
+def _check_names(config: RunConfig, tasks: Any) -> list[str]:
+    """Names and options that other rooms define: optimizer, transforms, task and its options."""
+    import torch
+
+    from engine.config import read_dataclass
+    from engine.trainer import make_transforms
+    from optim.factory import build_optimizer
+    from tasks.catalog import task_class
+
+    problems: list[str] = []
+    if config.task.name not in tasks:
+        problems.append(f"task.name={config.task.name}{did_you_mean(config.task.name, tasks)}")
+    else:
+        kind = task_class(config.task.name)
+        read_dataclass(kind.ModelOptions, config.model, "model", problems)
+        read_dataclass(kind.DataOptions, config.data, "data", problems)
+    options = dict(config.optimizer)
+    name = options.pop("name", None)
+    try:
+        build_optimizer(str(name), [torch.nn.Parameter(torch.zeros(1))], **options)
+    except ValueError as problem:
+        problems.append(f"optimizer: {problem}")
+    try:
+        make_transforms(config)
+    except (TypeError, ValueError) as problem:
+        problems.append(f"gradient: {problem}")
+    return problems
+
+
+def _check_that_rooms_are_ours() -> None:
+    """`optim` and `tasks` are names that other distributions use too."""
+    import optim
+    import tasks
+
+    for module in (optim, tasks):
+        if not Path(module.__file__ or "").is_relative_to(ROOT):
+            raise ConfigProblem(
+                [f"{module.__name__} was imported from elsewhere: run from the checkout's root"]
+            )
+
+
+def describe(prepared: Prepared) -> str:
+    """Some lines that say what will happen."""
+    p, c = prepared.plan, prepared.config
+    hardware = c.hardware
+    return "\n".join(
+        [
+            f"run        {prepared.run_id}  (scale {c.scale})",
+            f"batch      {p.global_batch:,} {p.unit}s = {p.processes} × {p.accumulation} "
+            f"accumulated × {p.micro}",
+            f"length     {p.steps:,} steps = {p.epochs:,.4g} epochs of {p.steps_per_epoch:,}, "
+            f"of which {p.warmup:,} warm-up",
+            f"on         {p.processes} × {hardware.device}, {hardware.precision}, "
+            f"{hardware.threads} threads each",
+        ]
+    )
+
+
+def run(prepared: Prepared) -> int:
+    """Freezes the run, starts its workers and returns the launcher's exit status."""
+    from engine.lock import RunFolderBusy, hold_run_folder
+
+    folder = prepared.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with hold_run_folder(folder):
+            if read_status(folder).get("status") == "finished":
+                print(f"{prepared.run_id} is finished already: {folder}")
+                return 0
+            freeze(prepared)
+            status = _supervise(prepared)
+    except RunFolderBusy as problem:
+        print(problem, file=sys.stderr)
+        return BUSY
+    _report(prepared, status)
+    return EXIT.get(str(status["status"]), 1)
+
+
+def freeze(prepared: Prepared) -> None:
+    """Writes run.yaml, which is all that the workers read."""
+    frozen = {
+        "run_id": prepared.run_id,
+        "fingerprint": prepared.fingerprint,
+        "config": asdict(prepared.config),
+    }
+    scratch = prepared.folder / ".run.yaml.tmp"
+    scratch.write_text(yaml.safe_dump(frozen, sort_keys=False, allow_unicode=True))
+    scratch.replace(prepared.folder / "run.yaml")
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    """status.json, or {} if there is none."""
+    try:
+        found: dict[str, Any] = json.loads((folder / "status.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+def _supervise(prepared: Prepared) -> dict[str, Any]:
+    """Runs torchrun; after a crash that no worker reported (a kill) once more, some times."""
+    hardware, folder = prepared.config.hardware, prepared.folder
+    for attempt in range(hardware.max_restarts + 1):
+        (folder / "status.json").unlink(missing_ok=True)
+        killed = _start_and_wait(prepared)
+        status = read_status(folder)
+        if status.get("status") in EXIT:
+            return status
+        if killed or attempt == hardware.max_restarts:
+            break
+        print(f"a worker was lost; restart {attempt + 1} of {hardware.max_restarts}", flush=True)
+    return {"status": "failed", "message": "the workers ended without a word"}
+
+
+def _start_and_wait(prepared: Prepared) -> bool:
+    """One torchrun; True if the user insisted on its end with a second signal."""
+    hardware, folder = prepared.config.hardware, prepared.folder
+    logs = folder / "logs"
+    for old in logs.glob("rank-*.pid"):
+        old.unlink()
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={hardware.processes}", "--max-restarts=0"]
+    command += ["-m", "scripts.train", str(folder)]
+    environment = os.environ | {
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "OMP_NUM_THREADS": str(hardware.threads),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }
+    agent = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        start_new_session=True,  # Ctrl-C reaches the launcher alone, which passes it on in order
+        preexec_fn=_die_with_launcher,
+    )
+    requests = 0
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        nonlocal requests
+        requests += 1
+        if requests > 1:
+            os.killpg(agent.pid, signal.SIGKILL)
+            return
+        print("stopping after this step; once more to stop at once", flush=True)
+        for file in logs.glob("rank-*.pid"):
+            _signal(int(file.read_text() or 0), signal.SIGTERM)
+
+    watched = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    before = {number: signal.signal(number, pass_on) for number in watched}
+    try:
+        agent.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return requests > 1
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        if pid:
+            os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def _die_with_launcher() -> None:
+    """The kernel kills torchrun when the launcher dies, and the workers when torchrun does."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+def _report(prepared: Prepared, status: dict[str, Any]) -> None:
+    print(f"{status['status']}: {status.get('message', '')}", flush=True)
+    if status["status"] == "finished":
+        name = prepared.run_id.rpartition("/")[2]
+        records = Path(prepared.config.paths.records) / prepared.config.experiment
+        print(f"record: {records / name}.json", flush=True)
+    elif status["status"] == "failed":
+        print(f"logs: {prepared.folder / 'logs'}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,169 @@
+"""`python -m scripts.train RUN_FOLDER`: one worker of a run, started by torchrun.
+
+Reads the frozen `run.yaml` of the folder and nothing else. How the run ended stands in
+`status.json`; the exit status is 0 for every orderly end, so that torchrun stays quiet.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import json
+import os
+import signal
+import sys
+import traceback
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TextIO
+
+import yaml
+
+STATUS = "status.json"
+
+
+def main() -> int:
+    """0 for an orderly end, 1 for a crash."""
+    folder = Path(sys.argv[1])
+    rank = int(os.environ.get("RANK", 0))
+    _die_with_parent()
+    _keep_log(folder, rank)
+    try:
+        _train(folder)
+    except Exception:
+        traceback.print_exc()
+        if rank == 0:
+            last = traceback.format_exc().strip().splitlines()[-1]
+            write_status(folder, "failed", last)
+        return 1
+    return 0
+
+
+def _train(folder: Path) -> None:
+    from engine import precision
+    from engine.checkpoint import CheckpointError
+    from engine.config import read_config
+    from engine.distributed import joined
+    from engine.plan import make_plan, slots_of
+    from engine.trainer import Trainer
+    from tasks.catalog import task_class
+
+    frozen = yaml.safe_load((folder / "run.yaml").read_text())
+    config = read_config(frozen["config"])
+    hardware = config.hardware
+    threads = hardware.threads if isinstance(hardware.threads, int) else None
+    with joined(hardware.device, hardware.timeout_s) as group:
+        precision.configure(hardware, group.device, threads)
+        task = make_task(task_class(config.task.name), config, slots_of(config, group.world))
+        plan = make_plan(config, task.unit, task.steps_per_epoch, group.world)
+        trainer = Trainer(config, plan, task, group, folder, frozen["run_id"])
+        for number in (signal.SIGTERM, signal.SIGUSR1):
+            signal.signal(number, lambda *_: trainer.request_stop())
+        if group.is_first:
+            write_status(folder, "running", "")
+        try:
+            outcome = trainer.fit()
+        except CheckpointError as problem:
+            if group.is_first:
+                write_status(folder, "checkpoint_problem", str(problem))
+            return
+        if group.is_first:
+            if outcome.status == "finished":
+                write_run_record(frozen, config, plan, outcome, trainer.module)
+            write_status(folder, outcome.status, outcome.message, step=outcome.step)
+
+
+def make_task(kind: Any, config: Any, slots: int) -> Any:
+    """The task of a configuration; its own options are read strictly."""
+    from engine.config import ConfigProblem, read_dataclass
+    from tasks.base import Context
+
+    problems: list[str] = []
+    model = read_dataclass(kind.ModelOptions, config.model, "model", problems)
+    data = read_dataclass(kind.DataOptions, config.data, "data", problems)
+    if problems:
+        raise ConfigProblem(problems)
+    context = Context(
+        seed=config.seed,
+        micro=config.batch.micro,
+        slots=slots,
+        eval_batch=config.evaluation.batch,
+        data_workers=config.hardware.data_workers,
+        data_root=Path(config.paths.data),
+    )
+    return kind(model, data, context)
+
+
+def write_run_record(frozen: Any, config: Any, plan: Any, outcome: Any, module: Any) -> None:
+    """What a finished run leaves in results/."""
+    from engine.provenance import describe_environment
+    from engine.record import write_record
+
+    name = frozen["run_id"].rpartition("/")[2]
+    record = {
+        "run_id": frozen["run_id"],
+        "experiment": config.experiment,
+        "scale": config.scale,
+        "seed": config.seed,
+        "fingerprint": frozen["fingerprint"],
+        "final": outcome.final,
+        "best": outcome.best,
+        "wall_s": outcome.wall_s,
+        "skipped_steps": outcome.skipped,
+        "parameters": sum(p.numel() for p in module.parameters()),
+        "plan": {k: v for k, v in asdict(plan).items() if k != "schedule"},
+        "environment": describe_environment(),
+        "config": {key: value for key, value in frozen["config"].items() if key != "paths"},
+    }
+    write_record(Path(config.paths.records) / config.experiment / f"{name}.json", record)
+
+
+def write_status(folder: Path, status: str, message: str, **more: Any) -> None:
+    """Atomically: a reader sees the old status or the new one."""
+    scratch = folder / f".{STATUS}.tmp"
+    scratch.write_text(json.dumps({"status": status, "message": message, **more}) + "\n")
+    scratch.replace(folder / STATUS)
+
+
+def _die_with_parent() -> None:
+    """A worker whose torchrun is killed gets SIGKILL from the kernel (Linux)."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+        if os.getppid() == 1:
+            sys.exit(1)
+
+
+def _keep_log(folder: Path, rank: int) -> None:
+    """Everything that is printed goes to logs/rank-N.log; the first rank's to the screen as well.
+
+    The worker's process id stands beside it, so that the launcher can ask it to stop.
+    """
+    logs = folder / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    (logs / f"rank-{rank}.pid").write_text(str(os.getpid()))
+    log = (logs / f"rank-{rank}.log").open("a", buffering=1)
+    if rank > 0:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    else:
+        sys.stdout, sys.stderr = _Tee(sys.stdout, log), _Tee(sys.stderr, log)
+
+
+class _Tee(io.TextIOBase):
+    """Writes to the screen and to the log."""
+
+    def __init__(self, screen: TextIO, log: TextIO) -> None:
+        self._screen, self._log = screen, log
+
+    def write(self, text: str) -> int:
+        self._log.write(text)
+        return self._screen.write(text)
+
+    def flush(self) -> None:
+        self._screen.flush()
+        self._log.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,16 @@
+"""Subjects by name, imported only when they are asked for."""
+
+from __future__ import annotations
+
+import importlib
+
+from tasks.base import Task
+
+TASKS = {"imagenet": "tasks.imagenet.task:ImageNet"}
+
+
+def task_class(name: str) -> type[Task]:
+    """The class of a subject; KeyError for a name that is not in TASKS."""
+    module, _, attribute = TASKS[name].partition(":")
+    found: type[Task] = getattr(importlib.import_module(module), attribute)
+    return found

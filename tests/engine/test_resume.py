@@ -1,0 +1,182 @@
+"""A run that was interrupted ends with the same bits as one that was not."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.distributed import Group
+from engine.tracking import read_rows
+from engine.trainer import Trainer
+from tests.engine.toy import fit, make_trainer, run_world, toy_config, weights
+
+CHANGES: dict[str, Any] = {
+    "model__dropout": 0.3,
+    "model__carry": 0.1,
+    "model__batch_norm": True,
+    "hardware__precision": "fp32",
+    "gradient__clip_norm": 0.5,
+}
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """Without what a clock says."""
+    timed = ("wall_s", "speed/units_per_s")
+    return [
+        {key: value for key, value in row.items() if key not in timed}
+        for row in read_rows(folder / "metrics.jsonl")
+    ]
+
+
+def finish(group: Group, folder: str) -> None:
+    """To the end, from wherever the folder's checkpoints are."""
+    trainer, outcome = fit(toy_config(Path(folder), **CHANGES), group, Path(folder))
+    assert outcome.status == "finished"
+    if group.is_first:
+        torch.save(weights(trainer) + list(trainer.module.buffers()), Path(folder) / "final.pt")
+
+
+def die_at(group: Group, folder: str, step: int) -> None:
+    """Until every process kills itself in the middle of a step."""
+    trainer = make_trainer(toy_config(Path(folder), **CHANGES), group, Path(folder))
+    kill_in_step(trainer, step)
+    trainer.fit()
+
+
+def kill_in_step(trainer: Trainer, step: int) -> None:
+    original = trainer.stepper._update
+
+    def update() -> bool:
+        if trainer.at.step == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original()
+
+    trainer.stepper._update = update  # type: ignore[method-assign]
+
+
+def ask_to_stop_at(group: Group, folder: str, step: int) -> None:
+    """SIGTERM, to one process only: all stop at the same step and save."""
+    trainer = make_trainer(toy_config(Path(folder), **CHANGES), group, Path(folder))
+    signal.signal(signal.SIGTERM, lambda *_: trainer.request_stop())
+    original = trainer.stepper._update
+
+    def update() -> bool:
+        if trainer.at.step == step and group.rank == group.world - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original()
+
+    trainer.stepper._update = update  # type: ignore[method-assign]
+    outcome = trainer.fit()
+    assert outcome.status == "preempted"
+    assert len(set(group.gather(outcome.step))) == 1
+    assert step + 1 <= outcome.step <= step + 2
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    folders = {}
+    for world in (1, 2, 4):
+        folders[world] = tmp_path_factory.mktemp(f"straight{world}")
+        run_world(world, finish, str(folders[world]))
+    return folders
+
+
+def assert_same_run(folder: Path, other: Path) -> None:
+    ours = torch.load(folder / "final.pt", weights_only=True)
+    theirs = torch.load(other / "final.pt", weights_only=True)
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.equal(a, b)
+    assert rows(folder) == rows(other)
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+def test_killed_at_random_steps(undisturbed, world, tmp_path):
+    """Seven random kills for each world; twice in the same run for some."""
+    draw = random.Random(world)
+    for attempt in range(7):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        for step in sorted(draw.sample(range(20), 1 + attempt % 2)):
+            with pytest.raises(AssertionError, match="-9"):
+                run_world(world, die_at, str(folder), step)
+        run_world(world, finish, str(folder))
+        assert_same_run(folder, undisturbed[world])
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize("step", [5, 11])
+def test_stopped_on_request(undisturbed, world, step, tmp_path):
+    run_world(world, ask_to_stop_at, str(tmp_path), step)
+    run_world(world, finish, str(tmp_path))
+    assert_same_run(tmp_path, undisturbed[world])
+
+
+def test_another_number_of_processes_goes_on_with_the_same_samples(tmp_path):
+    """Without batch norm: agreement to rounding, also of the carry."""
+    changes = {**CHANGES, "model__batch_norm": False, "hardware__precision": "fp64"}
+    straight, changed = tmp_path / "straight", tmp_path / "changed"
+    alone = Group(0, 1, torch.device("cpu"))
+    first, _ = fit(toy_config(straight, **changes), alone, straight)
+    run_world(2, stop_after, str(changed), changes, 8)
+    second, outcome = fit(toy_config(changed, **changes), alone, changed)
+    assert outcome.status == "finished"
+    for a, b in zip(weights(first), weights(second), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def stop_after(group: Group, folder: str, changes: dict[str, Any], step: int) -> None:
+    trainer = make_trainer(toy_config(Path(folder), **changes), group, Path(folder))
+    original = trainer.stepper._update
+
+    def update() -> bool:
+        if trainer.at.step == step:
+            trainer.request_stop()
+        return original()
+
+    trainer.stepper._update = update  # type: ignore[method-assign]
+    assert trainer.fit().status == "preempted"
+
+
+def test_stopped_in_an_evaluation_the_evaluation_is_made_up_for(tmp_path, monkeypatch):
+    alone = Group(0, 1, torch.device("cpu"))
+    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
+    reference, _ = fit(toy_config(straight, **CHANGES), alone, straight)
+    trainer = make_trainer(toy_config(stopped, **CHANGES), alone, stopped)
+    count, seen = trainer.task.count, 0
+
+    def counting(*arguments: Any) -> Any:
+        nonlocal seen
+        seen += 1
+        if seen == 8:  # in the middle of the second evaluation
+            trainer.request_stop()
+        return count(*arguments)
+
+    monkeypatch.setattr(trainer.task, "count", counting)
+    outcome = trainer.fit()
+    assert (outcome.status, outcome.step) == ("preempted", 10)
+    again, outcome = fit(toy_config(stopped, **CHANGES), alone, stopped)
+    assert outcome.status == "finished"
+    assert rows(straight) == rows(stopped)
+    for a, b in zip(weights(reference), weights(again), strict=True):
+        assert torch.equal(a, b)
+
+
+def diverge(group: Group, folder: str) -> None:
+    config = toy_config(Path(folder), model__explode_at=55, checkpoint__every="1 steps")
+    trainer, outcome = fit(config, group, Path(folder))
+    assert outcome.status == "diverged"
+    assert all(p.isfinite().all() for p in trainer.module.parameters())
+    loaded = trainer.store.load_latest()
+    assert loaded is None or loaded.step == outcome.step  # the step before the bad one
+    assert len(set(group.gather(outcome.step))) == 1
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_non_finite_loss_stops_all_before_the_step(world, tmp_path):
+    run_world(world, diverge, str(tmp_path))
