@@ -50,6 +50,14 @@ $(STAMP): $(LOCK)
 test: setup ## set up, then run all tests (minutes)
 	@OMP_NUM_THREADS=1 $(RUN) -m pytest $(PYTEST_FLAGS)
 
+.PHONY: test-slow
+test-slow: setup ## the studies that the default tests leave out: many random kills, torch.compile
+	@OMP_NUM_THREADS=1 $(RUN) -m pytest $(PYTEST_FLAGS) -m slow
+
+.PHONY: smoke
+smoke: setup ## one experiment from command to record on made-up data, in seconds
+	@$(RUN) -m scripts.launch experiment=imagenet/novograd_100ep scale=smoke
+
 .PHONY: check
 check: setup ## lint, formatting, types
 	@$(RUN) -m ruff check .
@@ -64,6 +72,10 @@ format: setup ## fix what ruff can fix
 .PHONY: bench-optim
 bench-optim: setup ## time NovoGrad's step against torch's optimizers and other NovoGrads (FULL=1: longer)
 	@$(RUN) -m scripts.bench_optim $(if $(FULL),--full)
+
+.PHONY: bench-engine
+bench-engine: setup ## time a training step through the engine against a bare loop
+	@$(RUN) -m scripts.bench_engine
 
 .PHONY: lock
 lock: setup ## resolve pyproject.toml's dependencies anew into requirements.lock

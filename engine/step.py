@@ -24,7 +24,6 @@ from torch import Tensor, nn
 from engine.distributed import Group
 from engine.plan import Plan
 from engine.precision import autocast
-from optim.novograd import NovoGrad
 from optim.transforms import Gradients, Transform, transform_gradients
 from tasks.base import Batch, Carry, Task
 from tasks.seeding import derive_seed
@@ -137,11 +136,8 @@ class Stepper:
         on_plan = tally.device.type == "cpu" and factor.item() == 1.0
         if on_plan and not self.transforms and not want_norm:
             return None
-        if isinstance(self.optimizer, NovoGrad) or self.transforms or want_norm:
-            chain: list[Transform] = [] if on_plan else [Rescale(factor)]
-            return transform_gradients(self.optimizer, [*chain, *self.transforms]) * factor
-        _multiply([p.grad for g in self.optimizer.param_groups for p in g["params"]], factor)
-        return None
+        chain: list[Transform] = [] if on_plan else [Rescale(factor)]
+        return transform_gradients(self.optimizer, [*chain, *self.transforms]) * factor
 
     def _update(self) -> bool:
         if not self.scaler.is_enabled():
@@ -151,9 +147,3 @@ class Stepper:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         return self.scaler.get_scale() < before
-
-
-@torch.no_grad()
-def _multiply(gradients: list[Tensor | None], factor: Tensor) -> None:
-    present = [g for g in gradients if g is not None]
-    torch._foreach_mul_(present, factor.to(present[0].dtype))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from optim.factory import build_optimizer
 from optim.larc import Larc
 from optim.param_groups import Rule, build_param_groups
 from optim.transforms import ClipGlobalNorm, Transform
-from tasks.base import Shard, Task
+from tasks.base import Batch, Shard, Task
 from tasks.seeding import derive_seed
 
 
@@ -141,9 +142,15 @@ class Trainer:
         )
 
     def _loop(self, tracker: Tracker | None, progress: Progress) -> tuple[str, str]:
-        at, plan = self.at, self.plan
+        at = self.at
         shard = Shard(self.group.rank, self.group.world)
-        batches = self.task.train_stream(shard, at.position)
+        with closing(self.task.train_stream(shard, at.position)) as batches:  # type: ignore[type-var]
+            return self._steps(batches, tracker, progress)
+
+    def _steps(
+        self, batches: Iterator[Batch], tracker: Tracker | None, progress: Progress
+    ) -> tuple[str, str]:
+        at, plan = self.at, self.plan
         clock = _Clock(at.wall_s)
         if self._evaluation_is_due() and not self._evaluate(tracker, clock):
             return self._preempted(tracker, clock)

@@ -84,6 +84,12 @@ def build_optimizer(
     if chosen["lr"] is _NO_DEFAULT:
         raise ValueError(f"{name} needs a learning rate: lr is not set")
     groups = list(params)
+    for group in groups:
+        for key in set(group) - {"params", *kind.options} if isinstance(group, dict) else ():
+            raise ValueError(
+                f"{name}: a parameter group has no option {key!r}{_hint(key, kind.options)}: "
+                f"{', '.join(kind.options)}"
+            )
     try:
         return kind.make(groups, **chosen, **kind.choose(_tensors(groups)))
     except (TypeError, ValueError) as problem:

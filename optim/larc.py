@@ -44,7 +44,7 @@ class Larc:
         if self.mode == "scale":
             return (self.trust * weights / (norms + self.eps)).clamp(min=self.min_update)
         if any(isinstance(lr, Tensor) for lr in gradients.lrs):
-            lrs = torch.stack([torch.as_tensor(lr).to(norms) for lr in gradients.lrs])
+            lrs = torch.stack([torch.as_tensor(lr).to(norms).reshape(()) for lr in gradients.lrs])
         else:
             lrs = torch.tensor(gradients.lrs, dtype=norms.dtype, device=norms.device)
         # lr = 0 (the first warm-up step): 0/0 must not become NaN, and no clipping is needed.

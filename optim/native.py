@@ -91,14 +91,20 @@ class TensorTable:
         exp_avg_sqs: Sequence[Tensor],
         max_exp_avg_sqs: Sequence[Tensor],
     ) -> None:
-        self.tensors = (params, exp_avgs, exp_avg_sqs, max_exp_avg_sqs)
+        self.tensors = tuple(map(list, (params, exp_avgs, exp_avg_sqs, max_exp_avg_sqs)))
         self.addresses = tuple(map(_pointers, self.tensors))
         self.numels = _numels(params)
         self.dtype = params[0].dtype
 
     def is_current(self) -> bool:
-        """Whether the tensors' memory is still where it was."""
-        return self.addresses == tuple(map(_pointers, self.tensors))
+        """Whether the tensors lie in memory as they did."""
+        params = self.tensors[0]
+        return (
+            self.addresses == tuple(map(_pointers, self.tensors))
+            and self.numels == _numels(params)
+            and all(map(Tensor.is_contiguous, params))
+            and {p.dtype for p in params} == {self.dtype}
+        )
 
     def step(
         self,

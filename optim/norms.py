@@ -15,6 +15,7 @@ from torch import Tensor
 from optim import native
 
 _BLOCK = 1 << 16  # elements that are widened to float64 at a time
+_RUN = 4096
 
 
 def is_sharded(tensor: Tensor) -> bool:
@@ -25,6 +26,24 @@ def is_sharded(tensor: Tensor) -> bool:
 def local(tensor: Tensor) -> Tensor:
     """This rank's part of a DTensor, sharing its memory; any other tensor as it is."""
     return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def gradient_of(param: Tensor) -> Tensor:
+    """The gradient as its parameter is placed; it must be there.
+
+    A DTensor's gradient may lie otherwise: partial sums under sequence parallelism, for example.
+    """
+    grad = param.grad
+    assert grad is not None
+    if grad.layout is not torch.strided:
+        raise RuntimeError(
+            f"sparse gradients are not supported (parameter of shape {tuple(param.shape)}): "
+            "make the embedding with sparse=False"
+        )
+    if is_sharded(param) and grad.placements != param.placements:  # type: ignore[attr-defined]
+        moved: Tensor = grad.redistribute(placements=param.placements)  # type: ignore[attr-defined]
+        return moved
+    return grad
 
 
 def accumulation_dtype(device: torch.device) -> torch.dtype:
@@ -87,22 +106,38 @@ def _sharded_squared_norms(tensors: Sequence[Tensor]) -> Tensor:
 
 def _plain_squared_norms(tensors: Sequence[Tensor]) -> Tensor:
     device = tensors[0].device
+    real = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
     if torch.compiler.is_compiling() or device.type not in ("cpu", "cuda"):
         dtype = accumulation_dtype(device)
-        return torch.stack([torch.linalg.vector_norm(t, dtype=dtype) for t in tensors]).square()
+        return torch.stack([torch.linalg.vector_norm(t, dtype=dtype) for t in real]).square()
     if device.type == "cuda":  # widens in registers, a few launches for all tensors
-        real = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
         return torch.stack(torch._foreach_norm(real, 2, dtype=torch.float64)).square()
-    real = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
-    result = native.squared_norms([flat_view(t) for t in real])
-    if result is None:
-        result = torch.stack([_blocked_squared_norm(flat_view(t)) for t in real])
-    return result
+    flat = [flat_view(t) for t in real]
+    result = native.squared_norms(flat)
+    return _squared_norms_without_kernels(flat) if result is None else result
 
 
-def _blocked_squared_norm(flat: Tensor) -> Tensor:
-    total = torch.zeros((), dtype=torch.float64)
-    for block in torch.split(flat, _BLOCK):
-        wide = block.to(torch.float64)
-        total += torch.dot(wide, wide)
-    return total
+def _squared_norms_without_kernels(flat: Sequence[Tensor]) -> Tensor:
+    """Small tensors all at once, which widens each of them; large ones in blocks."""
+    small = [i for i, t in enumerate(flat) if t.numel() <= _BLOCK]
+    parts: dict[int, Tensor] = {}
+    if small:
+        norms = torch._foreach_norm([flat[i] for i in small], 2, dtype=torch.float64)
+        parts |= zip(small, norms, strict=True)
+    for i, t in enumerate(flat):
+        if i not in parts:
+            parts[i] = _blocked_norm(t)
+    return torch.stack([parts[i] for i in range(len(flat))]).square()
+
+
+def _blocked_norm(flat: Tensor) -> Tensor:
+    """fp32 in runs of 4,096, good to 1e-8 in all; float64 where that would overflow or vanish."""
+    if flat.dtype == torch.float32:
+        whole = flat.numel() // _RUN * _RUN
+        runs = torch.linalg.vector_norm(flat[:whole].view(-1, _RUN), dim=1)
+        rest = torch.linalg.vector_norm(flat[whole:]).reshape(1)
+        norms = torch.cat([runs, rest]).double()
+        if norms[:-1].min() > 1e-15 and norms.max() < 1e15:
+            return norms.square().sum().sqrt()
+    blocks = [torch.linalg.vector_norm(b, dtype=torch.float64) for b in torch.split(flat, _BLOCK)]
+    return torch.stack(blocks).square().sum().sqrt()

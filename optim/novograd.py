@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
@@ -12,7 +14,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
 from optim import novograd_cpu
-from optim.norms import local
+from optim.norms import gradient_of, local
 from optim.norms import squared_norms as norms_of
 from optim.novograd_eager import NO_GRADIENT_YET, Hyper, Tensors, multi_tensor, single_tensor
 
@@ -93,6 +95,7 @@ class NovoGrad(Optimizer):
     ) -> None:
         self._handed_over: _HandedOver | None = None
         self._steady: dict[int, novograd_cpu.SteadyGroup | None] = {}
+        self._tables: dict[int, dict[object, Any]] = {}  # of the Triton kernels, per group
         defaults = {
             "lr": lr,
             "betas": betas,
@@ -108,32 +111,37 @@ class NovoGrad(Optimizer):
         }
         _check_options(defaults)
         super().__init__(params, defaults)
-        self._step_supports_amp_scaling = self._all_groups_fused()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group, whose own options are checked like the constructor's."""
         if isinstance(param_group, dict):
-            known = {"params", "param_names", "initial_lr", *self.defaults}
-            strange = sorted(set(map(str, param_group)) - known - _scheduler_keys(param_group))
-            if strange:
-                raise ValueError(
-                    f"NovoGrad: unknown option {', '.join(map(repr, strange))} in a parameter "
-                    f"group; known are {', '.join(self.defaults)}"
-                )
             _check_options({**self.defaults, **param_group})
+            for key in set(map(str, param_group)) - set(self.defaults):
+                meant = difflib.get_close_matches(key, self.defaults, n=1, cutoff=0.8)
+                if meant:  # other keys are the user's own, as in torch
+                    raise ValueError(
+                        f"NovoGrad: unknown option {key!r} in a parameter group; did you mean "
+                        f"{meant[0]!r}?"
+                    )
         super().add_param_group(param_group)
+        added = self.param_groups[-1]["params"]
+        if len(set(map(id, added))) < len(added):
+            raise ValueError("NovoGrad: a parameter is twice in one group")
+        self._handed_over = None
+        self._steady.clear()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._handed_over = None
         self._steady = {}
+        self._tables = {}
         for group in self.param_groups:
             for name, value in _OPTIONS.items():
                 group.setdefault(name, value)
-        self._step_supports_amp_scaling = self._all_groups_fused()
 
-    def _all_groups_fused(self) -> bool:
-        """Whether `step` itself divides by GradScaler's scale and skips what has found_inf."""
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """For GradScaler: whether `step` itself unscales, and skips what is not finite."""
         return all(group["fused"] is True for group in self.param_groups)
 
     @torch._disable_dynamo
@@ -144,7 +152,18 @@ class NovoGrad(Optimizer):
         half-precision parameter's v its bits: v is taken from the given state as it is.
         """
         final: list[dict[str, Any]] = []
-        handle = self.register_load_state_dict_pre_hook(lambda _, given: final.append(given))
+
+        def look(_: Optimizer, given: dict[str, Any]) -> None:
+            for entry in given["state"].values():
+                v = entry.get("exp_avg_sq")
+                if isinstance(v, Tensor) and v.numel() != 1:
+                    raise ValueError(
+                        f"NovoGrad: exp_avg_sq of a state must be one number per parameter, not a "
+                        f"tensor of shape {tuple(v.shape)}: is this the state of an Adam?"
+                    )
+            final.append(given)
+
+        handle = self.register_load_state_dict_pre_hook(look)
         try:
             super().load_state_dict(state_dict)
         finally:
@@ -170,12 +189,27 @@ class NovoGrad(Optimizer):
         all gradients to scale them and one to take their norms again. One float64 vector each per
         parameter group, an entry for each parameter that has a gradient.
         """
-        gradients = [p.grad for group in self.param_groups for p in group["params"]]
-        present = [g for g in gradients if g is not None]
-        if not len(squared_norms) == len(factors) == len(self.param_groups):
-            raise ValueError("NovoGrad.hand_over: one vector per parameter group is needed")
-        versions = [g._version for g in present]
-        self._handed_over = _HandedOver(list(squared_norms), list(factors), present, versions)
+        sizes = [len(_gradients([group])) for group in self.param_groups]
+        for vectors in (squared_norms, factors):
+            if [tuple(v.shape) for v in vectors] != [(size,) for size in sizes]:
+                raise ValueError(
+                    "NovoGrad.hand_over: needs a vector per parameter group, with an entry for "
+                    f"each gradient: {sizes} entries, not {[list(v.shape) for v in vectors]}"
+                )
+        gradients = _gradients(self.param_groups)
+        self._handed_over = _HandedOver(
+            [v.to(torch.float64).contiguous() for v in squared_norms],
+            [v.to(torch.float64).contiguous() for v in factors],
+            [weakref.ref(g) for g in gradients],
+            [g._version for g in gradients],
+        )
+
+    def pending_factors(self) -> list[Tensor] | None:
+        """The factors handed over for the gradients as they are now, if any."""
+        handed_over = self._handed_over
+        if handed_over is None or not handed_over.is_about(self.param_groups):
+            return None
+        return handed_over.factors
 
     def _init_group(
         self,
@@ -188,17 +222,12 @@ class NovoGrad(Optimizer):
     ) -> bool:
         amsgrad = group["amsgrad"]
         for p in group["params"]:
-            grad = p.grad
-            if grad is None:
+            if p.grad is None:
                 continue
-            if grad.layout is not torch.strided:
-                raise RuntimeError(
-                    f"NovoGrad does not support sparse gradients (parameter of shape "
-                    f"{tuple(p.shape)}): make the embedding with sparse=False"
-                )
+            grad = gradient_of(p)
             state = self.state[p]
-            if "exp_avg_sq" not in state or "exp_avg" not in state:
-                _init_state(state, p)
+            if not _fits(state, p):
+                _fit_state(state, p)
             if amsgrad and "max_exp_avg_sq" not in state:
                 state["max_exp_avg_sq"] = state["exp_avg_sq"].clamp(min=0)
             params.append(p)
@@ -221,7 +250,8 @@ class NovoGrad(Optimizer):
             if torch.compiler.is_compiling():
                 raise RuntimeError("NovoGrad: a compiled step can't take norms handed over to it")
             self._handed_over = None
-            handed_over.check(self.param_groups)
+            if not handed_over.is_about(self.param_groups):
+                handed_over = None
         for index, group in enumerate(self.param_groups):
             norms = None if handed_over is None else handed_over.squared_norms[index]
             factors = None if handed_over is None else handed_over.factors[index]
@@ -247,6 +277,7 @@ class NovoGrad(Optimizer):
                 capturable=group["capturable"],
                 grad_scale=getattr(self, "grad_scale", None),
                 found_inf=getattr(self, "found_inf", None),
+                tables=self._tables.setdefault(index, {}) if group["fused"] else None,
             )
         return loss
 
@@ -256,7 +287,7 @@ class NovoGrad(Optimizer):
         """The short way for a fused group on the CPU that is as it was at the last step."""
         if torch.compiler.is_compiling() or hasattr(self, "grad_scale"):
             return False
-        if group["fused"] is False or group["foreach"] or group["capturable"]:
+        if group["fused"] is False or group["foreach"] is not None or group["capturable"]:
             return False
         steady, amsgrad = self._steady.get(index), group["amsgrad"]
         params = group["params"]
@@ -269,8 +300,9 @@ class NovoGrad(Optimizer):
 
 def _hyper(group: dict[str, Any]) -> Hyper:
     beta1, beta2 = group["betas"]
+    lr = group["lr"].reshape(()) if isinstance(group["lr"], Tensor) else group["lr"]
     names = ("eps", "weight_decay", "grad_averaging", "decay", "maximize")
-    return Hyper(group["lr"], beta1, beta2, *(group[name] for name in names))
+    return Hyper(lr, beta1, beta2, *(group[name] for name in names))
 
 
 def novograd(
@@ -288,11 +320,16 @@ def novograd(
     capturable: bool = False,
     grad_scale: Tensor | None = None,
     found_inf: Tensor | None = None,
+    tables: dict[object, Any] | None = None,
 ) -> None:
     """The step of one parameter group as a function; `max_exp_avg_sqs` is empty without AMSGrad."""
     if not params:
         return
     fused, foreach = _implementation(params, fused, foreach, capturable)
+    if not fused and (grad_scale is not None or found_inf is not None):
+        raise RuntimeError(
+            "NovoGrad(fused=True) under torch.compile can't do GradScaler's work; leave fused unset"
+        )
     if isinstance(hyper.lr, Tensor) and hyper.lr.is_cpu and not capturable:
         if not torch.compiler.is_compiling():  # no wait for a device
             hyper = hyper._replace(lr=hyper.lr.item())
@@ -316,7 +353,7 @@ def novograd(
     elif fused:
         from optim import novograd_triton  # Triton is there only where CUDA is
 
-        novograd_triton.step(tensors, hyper, grad_scale, found_inf)
+        novograd_triton.step(tensors, hyper, grad_scale, found_inf, tables)
     elif foreach:
         multi_tensor(tensors, hyper)
     else:
@@ -356,22 +393,31 @@ class _HandedOver(NamedTuple):
 
     squared_norms: list[Tensor]
     factors: list[Tensor]
-    gradients: list[Tensor]
+    gradients: list[weakref.ref[Tensor]]
     versions: list[int]
 
-    def check(self, param_groups: list[dict[str, Any]]) -> None:
-        """Raises unless every gradient is the one that was handed over, unchanged."""
-        gradients = [p.grad for group in param_groups for p in group["params"]]
-        now = [g for g in gradients if g is not None]
-        same = len(now) == len(self.gradients) and all(
-            new is old and new._version == version
-            for new, old, version in zip(now, self.gradients, self.versions, strict=True)
+    def is_about(self, param_groups: list[dict[str, Any]]) -> bool:
+        """Whether these are the gradients that were handed over, unchanged.
+
+        False if all are others: those of a step that was skipped, say. An error if some are the
+        same but not as they were. (A change through `.data` can't be noticed.)
+        """
+        now, then = _gradients(param_groups), [ref() for ref in self.gradients]
+        same = [new is old for new, old in zip(now, then, strict=False)]
+        if len(now) == len(then) and all(same):
+            if all(g._version == v for g, v in zip(now, self.versions, strict=True)):
+                return True
+        elif not any(same):
+            return False
+        raise RuntimeError(
+            "NovoGrad: the gradients changed after their norms were handed over; apply the "
+            "gradient transforms after the last change to the gradients, just before step()"
         )
-        if not same:
-            raise RuntimeError(
-                "NovoGrad: the gradients changed after their norms were handed over; apply the "
-                "gradient transforms after the last change to the gradients, just before step()"
-            )
+
+
+def _gradients(param_groups: list[dict[str, Any]]) -> list[Tensor]:
+    every = [p.grad for group in param_groups for p in group["params"]]
+    return [g for g in every if g is not None]
 
 
 def _moment_dtype(param: Tensor) -> torch.dtype:
@@ -383,17 +429,37 @@ def _as_moment(value: Tensor, param: Tensor) -> Tensor:
     return value.detach().reshape(()).to(param.device, _moment_dtype(param)).clone()
 
 
-def _init_state(state: dict[str, Any], param: Tensor) -> None:
-    if "exp_avg" not in state:
+def _fits(state: dict[str, Any], param: Tensor) -> bool:
+    """Whether a parameter's state is there, and made for the parameter as it is now."""
+    m, v = state.get("exp_avg"), state.get("exp_avg_sq")
+    return (
+        isinstance(m, Tensor)
+        and isinstance(v, Tensor)
+        and m.dtype == param.dtype
+        and m.shape == param.shape
+        and m.device == param.device == v.device
+        and v.dim() == 0
+        and v.dtype == _moment_dtype(param)
+    )
+
+
+def _fit_state(state: dict[str, Any], param: Tensor) -> None:
+    """Makes what is missing, and follows a parameter that changed its dtype or device."""
+    m = state.get("exp_avg")
+    if m is None:
         state["exp_avg"] = torch.zeros_like(param, memory_format=torch.preserve_format)
+    elif m.shape != param.shape:
+        raise RuntimeError(
+            f"NovoGrad: a parameter of shape {tuple(param.shape)} has the state of one of shape "
+            f"{tuple(m.shape)}: was the state of another model loaded?"
+        )
+    else:
+        state["exp_avg"] = m.to(param.device, param.dtype)
+    for name in ("exp_avg_sq", "max_exp_avg_sq"):
+        if name in state:
+            state[name] = _as_moment(torch.as_tensor(state[name]), param)
     if "exp_avg_sq" not in state:
-        unset = torch.tensor(NO_GRADIENT_YET)
-        state["exp_avg_sq"] = _as_moment(unset, param)
-
-
-def _scheduler_keys(group: dict[str, Any]) -> set[str]:
-    """Keys that torch's LR schedulers keep in a group."""
-    return {key for key in map(str, group) if key.endswith("_lr") or key.endswith("momentum")}
+        state["exp_avg_sq"] = _as_moment(torch.tensor(NO_GRADIENT_YET), param)
 
 
 def _check_options(options: dict[str, Any]) -> None:

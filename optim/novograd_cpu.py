@@ -17,10 +17,18 @@ from torch import Tensor
 
 from optim import native
 from optim.norms import is_dense, squared_norms
-from optim.novograd_eager import Hyper, Tensors, second_moment, signed_factors, single_tensor
+from optim.novograd_eager import (
+    Hyper,
+    Tensors,
+    multi_tensor,
+    second_moment,
+    signed_factors,
+    single_tensor,
+)
 
 DTYPES = {torch.float32, torch.float64, torch.bfloat16, torch.float16}
 State = Mapping[Tensor, dict[str, Any]]
+_SMALL = 1 << 15  # elements up to which lists are faster than a kernel call for each tensor
 _LEAST_FACTOR = 1e-6  # below, 1 - (1 - a) would cost fp32 digits
 
 
@@ -61,7 +69,7 @@ class SteadyGroup:
     @classmethod
     def of(cls, params: Sequence[Tensor], state: State, amsgrad: bool) -> SteadyGroup | None:
         """None where anything about the group is out of the ordinary: `step` serves it then."""
-        if not params or not native.supports(params[0].dtype):
+        if not params or not params[0].is_cpu or not native.supports(params[0].dtype):
             return None
         if not all(type(p) in (Tensor, torch.nn.Parameter) and p in state for p in params):
             return None
@@ -69,10 +77,9 @@ class SteadyGroup:
         if not all(name in state[p] for p in params for name in names):
             return None
         lists: list[list[Tensor]] = [[state[p][name] for p in params] for name in names]
-        tensors = (*params, *lists[0])
-        if not all(t.is_cpu and t.is_contiguous() for t in tensors):
+        if len({(t.dtype, t.device) for t in (*params, *lists[0])}) != 1:
             return None
-        if len({t.dtype for t in tensors}) != 1:
+        if not all(t.is_contiguous() for t in (*params, *lists[0])):
             return None
         table = native.TensorTable(params, lists[0], lists[1], lists[2] if amsgrad else [])
         return cls(list(params), state, table)
@@ -95,9 +102,12 @@ class SteadyGroup:
             return False
         if {g.layout for g in grads} != {torch.strided}:  # type: ignore[union-attr]
             return False
+        if any(map(Tensor.is_neg, grads)):  # type: ignore[arg-type]
+            return False
         if not all(map(Tensor.is_contiguous, grads)):  # type: ignore[arg-type]
             return False
         self._table.step(grads, *norms_and_factors, _native_options(hyper, 1.0))  # type: ignore[arg-type]
+        torch.autograd.graph.increment_version(self._params)
         return True
 
     def _is_current(self, params: Sequence[Tensor], state: State, amsgrad: bool) -> bool:
@@ -107,9 +117,14 @@ class SteadyGroup:
         if amsgrad != bool(max_exp_avg_sqs):
             return False
         same = operator.is_
+        if len(self._own) * 8 > len(self._states):  # cheaper, if it does not go for many groups
+            states_are_same = all(map(same, state.values(), self._states))
+        else:
+            pairs = zip(self._params, self._own, strict=True)
+            states_are_same = all(state.get(p) is s for p, s in pairs)
         return (
             all(map(same, params, self._params))
-            and all(map(same, state.values(), self._states))
+            and states_are_same
             and all(s.get("exp_avg") is m for s, m in zip(self._own, exp_avgs, strict=True))
             and all(s.get("exp_avg_sq") is v for s, v in zip(self._own, exp_avg_sqs, strict=True))
             and all(
@@ -122,7 +137,7 @@ class SteadyGroup:
 
 def _fits(param: Tensor, grad: Tensor, exp_avg: Tensor) -> bool:
     """Whether element i of all three lies at the same place in memory."""
-    if param.dtype != grad.dtype:
+    if not param.dtype == grad.dtype == exp_avg.dtype or grad.is_neg():
         return False
     if param.is_contiguous():
         return grad.is_contiguous() and exp_avg.is_contiguous()
@@ -137,8 +152,9 @@ def _step_dense(part: Tensors, hyper: Hyper, scale: float) -> None:
         )
         options = _native_options(hyper, scale)
         table.step(part.grads, part.squared_norms, part.gradient_factors, options)
+        torch.autograd.graph.increment_version(part.params)
     elif dtype == torch.float32 and hyper.beta1 != 0:  # without momentum SGD keeps no moment
-        _step_through_sgd(part, hyper, scale)
+        _step_without_kernels(part, hyper, scale)
     else:  # SGD's kernel loses digits: of a in float64, of its factors in half precision
         _single_tensor(part, hyper, scale)
 
@@ -168,8 +184,18 @@ def _single_tensor(part: Tensors, hyper: Hyper, scale: float) -> None:
     single_tensor(_with_norms(part, scale), hyper)
 
 
-def _step_through_sgd(part: Tensors, hyper: Hyper, scale: float) -> None:
+def _step_without_kernels(part: Tensors, hyper: Hyper, scale: float) -> None:
+    """Lists for small tensors, where a call for each is too slow; SGD's kernel for the others."""
     part = _with_norms(part, scale)
+    small = [i for i, p in enumerate(part.params) if p.numel() <= _SMALL]
+    large = [i for i, p in enumerate(part.params) if p.numel() > _SMALL]
+    if small:
+        multi_tensor(part.select(small) if large else part, hyper)
+    if large:
+        _step_through_sgd(part.select(large) if small else part, hyper)
+
+
+def _step_through_sgd(part: Tensors, hyper: Hyper) -> None:
     assert part.squared_norms is not None
     factors = signed_factors(part, hyper)
     v = torch.stack(list(part.exp_avg_sqs))

@@ -47,7 +47,7 @@ class Tensors(NamedTuple):
         return Tensors(*lists, *vectors)  # type: ignore[arg-type]
 
     def by_device_and_dtype(self) -> Iterator[Tensors]:
-        """Parts whose parameters share a device, and whose lists each share a dtype."""
+        """Parts whose parameters share device and dtype, and whose gradients share a dtype."""
         if len({p.dtype for p in self.params} | {g.dtype for g in self.grads}) == 1:
             if len({p.device for p in self.params}) == 1:
                 yield self
@@ -185,14 +185,30 @@ def _update_widened(
     decay: Sequence[Tensor] | None,
     hyper: Hyper,
 ) -> None:
-    for chunk in _chunks([p.numel() for p in part.params]):
-        params, grads, exp_avgs = (
-            [ts[i].to(compute) for i in chunk] for ts in (part.params, part.grads, part.exp_avgs)
-        )
-        some_decay = None if decay is None else [decay[i] for i in chunk]
-        _update_lists(params, grads, exp_avgs, [gradient[i] for i in chunk], some_decay, hyper)
-        torch._foreach_copy_([part.exp_avgs[i] for i in chunk], exp_avgs)
-        torch._foreach_copy_([part.params[i] for i in chunk], params)
+    pieces = [
+        (i, *piece)
+        for i, ts in enumerate(zip(part.params, part.grads, part.exp_avgs, strict=True))
+        for piece in _pieces(*ts)
+    ]
+    for chunk in _chunks([p.numel() for _, p, _, _ in pieces]):
+        some = [pieces[j] for j in chunk]
+        stored_params, stored_moments = [p for _, p, _, _ in some], [m for _, _, _, m in some]
+        params, exp_avgs = ([t.to(compute) for t in ts] for ts in (stored_params, stored_moments))
+        grads = [g.to(compute) for _, _, g, _ in some]
+        a = [gradient[i] for i, _, _, _ in some]
+        d = None if decay is None else [decay[i] for i, _, _, _ in some]
+        _update_lists(params, grads, exp_avgs, a, d, hyper)
+        torch._foreach_copy_(stored_moments, exp_avgs)
+        torch._foreach_copy_(stored_params, params)
+
+
+def _pieces(param: Tensor, grad: Tensor, exp_avg: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """A large tensor in views of at most _WIDENED_AT_ONCE elements."""
+    three = (param, grad, exp_avg)
+    if param.numel() <= _WIDENED_AT_ONCE or not all(t.is_contiguous() for t in three):
+        return [three]
+    views = (torch.split(t.view(-1), _WIDENED_AT_ONCE) for t in three)
+    return list(zip(*views, strict=True))
 
 
 def _chunks(sizes: Sequence[int]) -> Iterator[list[int]]:

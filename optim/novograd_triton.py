@@ -1,4 +1,4 @@
-"""NovoGrad's fused step on CUDA: three Triton launches whatever the number of tensors.
+"""NovoGrad's fused step on CUDA: three Triton launches for all tensors of a group and dtype.
 
 1. `_partial_norms`: sums of squares of blocks, in float64;
 2. `_second_moments`: per tensor, adds its blocks' sums up in a fixed order, moves v and writes
@@ -7,15 +7,17 @@
 
 Addresses and sizes come from a table on the device, made anew only when a tensor has moved. No
 atomics, so a step is reproducible bit for bit; nothing is read back to the host, so it can be
-captured in a CUDA graph. Scalars travel as a float64 tensor, because a Python float becomes fp32
-as a kernel argument. The same code runs on CPU tensors under Triton's interpreter
-(TRITON_INTERPRET=1), which is how it is tested where there is no GPU.
+captured in a CUDA graph, after a step that has made the table. Scalars travel as a float64 tensor,
+because a Python float becomes fp32 as a kernel argument. The same code runs on CPU tensors under
+Triton's interpreter (TRITON_INTERPRET=1), which is how it is tested where there is no GPU.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from itertools import accumulate
+from typing import Any
 
 import torch
 import triton
@@ -198,9 +200,9 @@ class _Table:
         self, key: tuple[int, ...], numels: list[int], itemsize: int, device: torch.device
     ) -> None:
         blocks = [-(-n // _BLOCK) for n in numels]
-        first = [sum(blocks[:i]) for i in range(len(blocks))]
+        first = [0, *accumulate(blocks)][:-1]
         owner = [t for t, count in enumerate(blocks) for _ in range(count)]
-        self.key = key
+        self.key, self.numels = key, numels
         vector = 16 // itemsize  # elements of one 16-byte access, where all tensors allow that
         aligned = all(address % 16 == 0 for address in key[: 3 * len(numels)])
         self.vector = vector if aligned and all(n % vector == 0 for n in numels) else 1
@@ -217,14 +219,23 @@ class _Table:
         sign = -1.0 if hyper.maximize else 1.0
         values = [lr, hyper.beta1, hyper.beta2, hyper.eps, hyper.weight_decay, sign]
         if values != self.scalars_on_host:
+            _refuse_to_capture()
             self.scalars_on_host = values
             self.scalars.copy_(_on_host(values, torch.float64), non_blocking=True)
         if isinstance(hyper.lr, Tensor):
             self.scalars[:1].copy_(hyper.lr.reshape(1))
 
 
-_TABLES: dict[tuple[object, ...], _Table] = {}  # one per device, dtype and set of parameters
-_MOST_TABLES = 64
+Tables = dict[object, Any]  # one parameter group's; captured graphs go on using them
+
+
+def _refuse_to_capture() -> None:
+    """What a graph would replay from must not be made while it is captured."""
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            "NovoGrad(fused=True): make a step before the capture, with the same gradients' "
+            "memory (zero_grad(set_to_none=False)) and a tensor lr, and capture the next one"
+        )
 
 
 def _on_host(values: Sequence[float], dtype: torch.dtype = torch.int64) -> Tensor:
@@ -232,18 +243,16 @@ def _on_host(values: Sequence[float], dtype: torch.dtype = torch.int64) -> Tenso
     return tensor.pin_memory() if torch.cuda.is_available() else tensor
 
 
-def _table_of(part: Tensors) -> _Table:
+def _table_of(part: Tensors, tables: Tables) -> _Table:
     lists = [ts for ts in part[:5] if ts]
     key = tuple(t.data_ptr() for ts in lists for t in ts)
-    place = (part.params[0].device, part.params[0].dtype, len(lists), len(key), key[0])
-    table = _TABLES.get(place)
-    if table is None or table.key != key:
-        if len(_TABLES) >= _MOST_TABLES:
-            _TABLES.pop(next(iter(_TABLES)))
-        numels = [p.numel() for p in part.params]
-        first = part.params[0]
-        table = _Table(key, numels, first.element_size(), first.device)
-        _TABLES[place] = table
+    numels = [p.numel() for p in part.params]
+    first = part.params[0]
+    place = (first.device, first.dtype, part.grads[0].dtype)
+    table: _Table | None = tables.get(place)
+    if table is None or table.key != key or table.numels != numels:
+        _refuse_to_capture()
+        table = tables[place] = _Table(key, numels, first.element_size(), first.device)
     return table
 
 
@@ -252,11 +261,13 @@ def step(
     hyper: Hyper,
     grad_scale: Tensor | None = None,
     found_inf: Tensor | None = None,
+    tables: Tables | None = None,
 ) -> None:
     """One step of CUDA parameters; `grad_scale` and `found_inf` as GradScaler sets them."""
     for part in tensors.by_device_and_dtype():
         fits = [
-            p.dtype == g.dtype
+            p.dtype == g.dtype == m.dtype
+            and not g.is_neg()
             and is_dense(p)
             and all(p.stride() == t.stride() or _both_contiguous(p, t) for t in (g, m))
             for p, g, m in zip(part.params, part.grads, part.exp_avgs, strict=True)
@@ -268,7 +279,7 @@ def step(
             )
         device = part.params[0].device
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            _launch(part, hyper, grad_scale, found_inf)
+            _launch(part, hyper, grad_scale, found_inf, {} if tables is None else tables)
 
 
 def _both_contiguous(a: Tensor, b: Tensor) -> bool:
@@ -276,18 +287,20 @@ def _both_contiguous(a: Tensor, b: Tensor) -> bool:
 
 
 def _launch(
-    part: Tensors, hyper: Hyper, grad_scale: Tensor | None, found_inf: Tensor | None
+    part: Tensors,
+    hyper: Hyper,
+    grad_scale: Tensor | None,
+    found_inf: Tensor | None,
+    tables: Tables,
 ) -> None:
-    table, count = _table_of(part), len(part.params)
+    table, count = _table_of(part, tables), len(part.params)
     table.set_scalars(hyper)
-    blocks = table.owner.numel()
-    if blocks == 0:
-        return
+    blocks = table.owner.numel()  # none on a rank whose shards are all empty: v still moves
     storage = _TRITON_DTYPES[part.params[0].dtype]
     moment_dtype = part.exp_avg_sqs[0].dtype
     moment = _TRITON_DTYPES[moment_dtype]
     unused = table.scalars  # stands for tensors that a kernel's flags make it ignore
-    if part.squared_norms is None:
+    if part.squared_norms is None and blocks:
         _partial_norms[(blocks,)](
             table.table,
             table.owner,
@@ -319,6 +332,8 @@ def _launch(
         BLOCK=_BLOCK,
         SUM_BLOCK=_SUM_BLOCK,
     )
+    if blocks == 0:
+        return
     _update[(blocks,)](
         table.table,
         table.owner,

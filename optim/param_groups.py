@@ -43,7 +43,8 @@ def build_param_groups(
         options = {"weight_decay": weight_decay if decays else 0.0}
         for rule in rules:
             if fnmatchcase(name, rule.pattern):
-                options |= rule.options
+                lists = {k: tuple(v) for k, v in rule.options.items() if isinstance(v, list)}
+                options |= rule.options | lists
                 break
         groups.setdefault(tuple(sorted(options.items())), []).append((name, parameter))
     _check_rules(rules, [name for name, _ in trained])

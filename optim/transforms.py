@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from optim.norms import local, squared_norms
+from optim.norms import gradient_of, local, squared_norms
 from optim.novograd import NovoGrad
 
 
@@ -64,9 +64,17 @@ def transform_gradients(optimizer: Optimizer, transforms: Sequence[Transform]) -
     if not params:
         return torch.zeros((), dtype=torch.float64)
     lrs = [g["lr"] for g, ps in zip(optimizer.param_groups, groups, strict=True) for _ in ps]
-    squares = squared_norms([p.grad for p in params])
+    grads = []
+    for p in params:
+        grads.append(gradient_of(p))
+        p.grad = grads[-1]
+    squares = squared_norms(grads)
     total = squares.sum().sqrt()
     factors = torch.ones_like(total)
+    pending = optimizer.pending_factors() if isinstance(optimizer, NovoGrad) else None
+    if pending is not None:  # of an earlier call for this step
+        factors = torch.cat(pending)
+        total = (squares.sqrt() * factors).square().sum().sqrt()
     for transform in transforms:
         seen = Gradients(params, lrs, squares.sqrt() * factors)
         factors = factors * transform.factors(seen).to(factors)
@@ -78,15 +86,18 @@ def transform_gradients(optimizer: Optimizer, transforms: Sequence[Transform]) -
         each = factors.expand(squares.shape).contiguous()
         optimizer.hand_over(torch.split(squares, sizes), torch.split(each, sizes))
     else:
-        _scale([p.grad for p in params], factors)
+        _scale(grads, factors)
     return total
 
 
 def _scale(grads: list[Tensor], factors: Tensor) -> None:
     plain = [local(g) for g in grads]
-    if factors.dim() == 0 and len({(g.device, g.dtype) for g in plain}) == 1:
+    half = any(g.dtype in (torch.float16, torch.bfloat16) for g in plain)
+    if factors.dim() == 0 and not half and len({(g.device, g.dtype) for g in plain}) == 1:
         torch._foreach_mul_(plain, factors.to(plain[0].dtype))
         return
-    factors = factors.expand(len(plain))
-    scales = [f.to(g.device, g.dtype) for f, g in zip(factors.unbind(), plain, strict=True)]
-    torch._foreach_mul_(plain, scales)
+    for g, factor in zip(plain, factors.expand(len(plain)).unbind(), strict=True):
+        if g.dtype in (torch.float16, torch.bfloat16):  # the factor keeps its digits
+            g.copy_(g.float() * factor.to(g.device, torch.float32))
+        else:
+            g.mul_(factor.to(g.device, g.dtype))

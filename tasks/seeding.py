@@ -1,4 +1,4 @@
-"""Random numbers as pure functions of where they are used: (seed, epoch, index), (seed, step, …)."""
+"""Random numbers as pure functions of where they are used: (seed, epoch, index), (seed, step)."""
 
 from __future__ import annotations
 

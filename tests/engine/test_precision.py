@@ -65,10 +65,12 @@ def test_fp16_gives_up_when_the_scale_is_gone(tmp_path):
     assert "loss scale" in outcome.message
 
 
-@pytest.mark.parametrize("channels_last", [True, False])
-def test_compiled_and_channels_last_models_train_alike(tmp_path, channels_last):
+@pytest.mark.parametrize(
+    "option", ["channels_last", "deterministic", pytest.param("compile", marks=pytest.mark.slow)]
+)
+def test_the_machines_options_change_no_result(tmp_path, option):
     plain, _ = fit(toy_config(tmp_path / "a"), ALONE, tmp_path / "a")
-    changes = {"hardware__channels_last": channels_last}
+    changes = {f"hardware__{option}": True}
     other, _ = fit(toy_config(tmp_path / "b", **changes), ALONE, tmp_path / "b")
     for a, b in zip(weights(plain), weights(other), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)

@@ -97,20 +97,29 @@ def assert_same_run(folder: Path, other: Path) -> None:
 
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_killed_at_random_steps(undisturbed, world, tmp_path):
-    """Seven random kills for each world; twice in the same run for some."""
-    draw = random.Random(world)
-    for attempt in range(7):
-        folder = tmp_path / str(attempt)
-        folder.mkdir()
-        for step in sorted(draw.sample(range(20), 1 + attempt % 2)):
-            with pytest.raises(AssertionError, match="-9"):
-                run_world(world, die_at, str(folder), step)
-        run_world(world, finish, str(folder))
-        assert_same_run(folder, undisturbed[world])
+    """Twice in the same run."""
+    kill_and_finish(undisturbed[world], world, tmp_path, random.Random(world), times=2)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("attempt", range(7))
 @pytest.mark.parametrize("world", [1, 2, 4])
-@pytest.mark.parametrize("step", [5, 11])
+def test_killed_at_many_random_steps(undisturbed, world, attempt, tmp_path):
+    draw = random.Random(100 * world + attempt)
+    kill_and_finish(undisturbed[world], world, tmp_path, draw, times=1)
+
+
+def kill_and_finish(
+    undisturbed: Path, world: int, folder: Path, draw: random.Random, times: int
+) -> None:
+    for step in sorted(draw.sample(range(20), times)):
+        with pytest.raises(AssertionError, match="-9"):
+            run_world(world, die_at, str(folder), step)
+    run_world(world, finish, str(folder))
+    assert_same_run(folder, undisturbed)
+
+
+@pytest.mark.parametrize(("world", "step"), [(1, 11), (2, 5), (4, 11)])
 def test_stopped_on_request(undisturbed, world, step, tmp_path):
     run_world(world, ask_to_stop_at, str(tmp_path), step)
     run_world(world, finish, str(tmp_path))

@@ -34,6 +34,12 @@ def test_names_and_the_fast_implementation(name, kind):
     assert all((p != 1).all() for p in params)
 
 
+def test_groups_are_strict_too():
+    group = {"params": parameters(), "weight_deacy": 0.1}
+    with pytest.raises(ValueError, match=r"no option 'weight_deacy' .did you mean 'weight_decay'"):
+        build_optimizer("sgd", [group], lr=0.1)
+
+
 def test_devices_without_fused_kernels():
     optimizer = build_optimizer("adamw", parameters("meta"), lr=0.1)
     assert not optimizer.defaults["fused"]

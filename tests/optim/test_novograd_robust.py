@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -108,7 +109,7 @@ def test_norms_of_large_tensors_keep_their_digits(compiled, monkeypatch):
         pytest.skip("no C++ compiler")
     x = torch.randn(1 << 24)
     exact = math.fsum(block.double().square().sum().item() for block in x.split(1 << 16))
-    assert squared_norms([x]).item() == pytest.approx(exact, rel=1e-12)
+    assert squared_norms([x]).item() == pytest.approx(exact, rel=1e-12 if compiled else 2e-8)
 
 
 @every_implementation
@@ -234,28 +235,66 @@ def test_mixed_dtypes_in_one_group(implementation):
 
 @pytest.mark.parametrize(
     "change",
-    ["data", "state_entry", "state_cleared", "state_storage", "grad_missing", "amsgrad", "load"],
+    [
+        "data",
+        "shorter_data",
+        "transposed_data",
+        "state_entry",
+        "v_entry",
+        "v_max_entry",
+        "state_dict_entry",
+        "state_cleared",
+        "state_storage",
+        "grad_missing",
+        "grad_layout",
+        "grad_dtype",
+        "grad_negated",
+        "amsgrad",
+        "load",
+    ],
 )
 def test_the_short_way_notices_every_change(change):
     """The fused CPU step keeps addresses between steps: none may be used after it has changed."""
 
     def run(fused: bool) -> list[torch.Tensor]:
         torch.manual_seed(5)
-        params = [torch.nn.Parameter(torch.randn(20)) for _ in range(3)]
-        optimizer = NovoGrad(params, 0.1, weight_decay=0.1, fused=fused, foreach=not fused)
+        params = [torch.nn.Parameter(torch.randn(5, 5)) for _ in range(3)]
+        amsgrad = change == "v_max_entry"
+        options: dict[str, Any] = {"fused": True} if fused else {"foreach": True}
+        optimizer = NovoGrad(params, 0.1, weight_decay=0.1, amsgrad=amsgrad, **options)
         for step in range(6):
             for p in params:
-                p.grad = torch.randn(20)
+                p.grad = torch.randn(5, 5)[: p.shape[0]]
             if step == 3:
                 p = params[1]
+                assert p.grad is not None
                 if change == "data":
                     p.data = p.data.clone() * 2
+                elif change == "shorter_data":  # the same address
+                    p.data, p.grad = p.data[:2], p.grad[:2].clone()
+                    for name in ("exp_avg",):
+                        optimizer.state[p][name] = optimizer.state[p][name][:2].clone()
+                elif change == "transposed_data":  # the same address and size
+                    p.data = p.data.t()
+                elif change == "v_entry":
+                    optimizer.state[p]["exp_avg_sq"] = torch.tensor(100.0)
+                elif change == "v_max_entry":
+                    optimizer.state[p]["max_exp_avg_sq"] = torch.tensor(1e4)
+                elif change == "state_dict_entry":
+                    optimizer.state[p] = {"exp_avg": torch.ones(5, 5)}
+                elif change == "grad_layout":
+                    p.grad = p.grad.t()
+                elif change == "grad_dtype":
+                    p.grad_dtype = None
+                    p.grad = p.grad.double()
+                elif change == "grad_negated":
+                    p.grad = torch._neg_view(p.grad)
                 elif change == "state_entry":
-                    optimizer.state[p]["exp_avg"] = torch.zeros(20)
+                    optimizer.state[p]["exp_avg"] = torch.zeros(5, 5)
                 elif change == "state_cleared":
                     optimizer.state.clear()
                 elif change == "state_storage":
-                    optimizer.state[p]["exp_avg"].data = torch.ones(20)
+                    optimizer.state[p]["exp_avg"].data = torch.ones(5, 5)
                 elif change == "grad_missing":
                     p.grad = None
                 elif change == "amsgrad":

@@ -12,8 +12,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 
 from optim import ClipGlobalNorm, Larc, NovoGrad, transform_gradients
@@ -72,9 +73,36 @@ def worker(rank, world, port, folder):
     train(again, resumed)
     for new, old in zip(again.parameters(), net.parameters(), strict=True):
         assert torch.equal(new.to_local(), old.to_local())
+    check_other_placements(rank)
     if rank == 0:
         torch.save(results, Path(folder) / "results.pt")
     dist.destroy_process_group()
+
+
+def check_other_placements(rank):
+    """Gradients that lie otherwise than their parameter: partial sums, another dimension."""
+    mesh = init_device_mesh("cpu", (2,))
+    value = torch.arange(1.0, 13.0, dtype=torch.float64).reshape(4, 3)
+    gradient = value.flip(0) - 5
+    for param_placement, grad_placement in ((Replicate(), Partial()), (Shard(0), Shard(1))):
+        whole = nn.Parameter(value.clone())
+        plain = NovoGrad([whole], 0.1, weight_decay=0.1)
+        p = nn.Parameter(distribute_tensor(value.clone(), mesh, [param_placement]))
+        optimizer = NovoGrad([p], 0.1, weight_decay=0.1)
+        for step in range(3):
+            whole.grad = (gradient * (step + 1)).clone()
+            if isinstance(grad_placement, Partial):
+                part = whole.grad * (0.25 if rank == 0 else 0.75)
+                p.grad = DTensor.from_local(part, mesh, [grad_placement])
+            else:
+                p.grad = distribute_tensor(whole.grad.clone(), mesh, [grad_placement])
+            if step == 1:
+                transform_gradients(plain, [ClipGlobalNorm(1.0)])
+                transform_gradients(optimizer, [ClipGlobalNorm(1.0)])
+            plain.step()
+            optimizer.step()
+        again = p.full_tensor()  # type: ignore[attr-defined]
+        torch.testing.assert_close(again, whole.detach(), rtol=0, atol=1e-13)
 
 
 @pytest.fixture(scope="module")

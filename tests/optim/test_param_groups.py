@@ -33,14 +33,18 @@ def test_only_matrices_decay():
 
 def test_rules_add_options_and_the_first_match_wins():
     """Jasper's SGD row: gains of normalisations decay too, biases do not."""
-    rules = [Rule("1.weight", {"weight_decay": 0.1}), Rule("*.bias", {"lr": 0.5}), Rule("2.*", {})]
+    rules = [
+        Rule("1.weight", {"weight_decay": 0.1, "betas": [0.9, 0.5]}),
+        Rule("*.bias", {"lr": 0.5}),
+        Rule("2.*", {}),
+    ]
     groups = build_param_groups(model().named_parameters(), 0.1, decay="matrices", rules=rules)
     options = {
         name: {key: value for key, value in group.items() if key != "params"}
         for group in groups
         for name, _ in group["params"]
     }
-    assert options["1.weight"] == {"weight_decay": 0.1}
+    assert options["1.weight"] == {"weight_decay": 0.1, "betas": (0.9, 0.5)}
     assert options["2.bias"] == {"weight_decay": 0.0, "lr": 0.5}
     assert options["2.weight"] == {"weight_decay": 0.1}
 

@@ -1,4 +1,4 @@
-"""Bad configurations: every problem in one message, exit status 2, no traceback, nothing written."""
+"""Bad configurations: all problems in one message, status 2, no traceback, nothing written."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_bad_configuration(words, wanted, tmp_path, capsys):
     replaced = {word.partition("=")[0] for word in words}
     command = [word for word in GOOD if word.partition("=")[0] not in replaced] + words
     assert launch.main(command) == 2
-    out, message = capsys.readouterr()
+    message = capsys.readouterr().err
     assert "Traceback" not in message
     for text in wanted:
         assert text in message, message

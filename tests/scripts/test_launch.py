@@ -162,7 +162,9 @@ def test_damaged_checkpoints_are_never_a_silent_restart(tmp_path):
 
 
 def test_divergence_has_its_own_status(tmp_path):
-    done = launch(tmp_path, "experiment=imagenet/sgd_100ep", "optimizer.lr=1e30", "decay.apply_to=all")
+    done = launch(
+        tmp_path, "experiment=imagenet/sgd_100ep", "optimizer.lr=1e30", "decay.apply_to=all"
+    )
     assert done.returncode == 5, done.stdout + done.stderr
     assert "diverged: the loss is" in done.stdout
 

@@ -1,13 +1,20 @@
-"""The order of the data: the same micro-batches in any world, from any step on."""
+"""The order of the data, and a toy task on it that keeps the contract of all tasks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
-from tasks.base import Shard
+from tasks.base import Batch, Carry, Context, Counts, Headline, LossOut, Shard, Task
+from tasks.seeding import torch_generator
 from tasks.streams import Item, eval_slots, shuffled_slots, slots_of_step
+from tests.tasks import contract
 
 EXAMPLES, SIZE, SLOTS, SEED = 107, 4, 6, 5
 STEPS = EXAMPLES // (SIZE * SLOTS)  # 4 steps of 24 examples; 11 are left out
@@ -70,3 +77,119 @@ def test_evaluation_takes_each_example_once(examples: int, size: int, world: int
     batches = [b for rank in range(world) for b in eval_slots(examples, size, Shard(rank, world))]
     assert [i for batch in batches for i in batch] == list(range(examples))
     assert all(1 <= len(batch) <= size for batch in batches)
+
+
+@dataclass
+class NoOptions:
+    pass
+
+
+class Toy(Task):
+    """Squared errors of a linear model on noisy numbers."""
+
+    unit = "number"
+    headline = Headline("val", "error", higher_is_better=False)
+    splits = ("val",)
+    ModelOptions = DataOptions = NoOptions
+    epoch_units = 50
+
+    def check_data(self) -> None:
+        pass
+
+    def build_model(self) -> nn.Module:
+        return nn.Linear(1, 1)
+
+    def example_batch(self) -> Batch:
+        return self.batch([Item(0, 0)])
+
+    def batch(self, items: Iterable[Item]) -> Batch:
+        draws = [torch.randn(1, generator=torch_generator(*item)) for item in items]
+        return Batch({"x": torch.stack(draws)}, len(draws))
+
+    def train_stream(self, shard: Shard, position: int) -> Iterator[Batch]:
+        context = self.context
+        order = shuffled_slots(self.epoch_units, context.micro, context.seed)
+        steps = self.steps_per_epoch
+        return map(self.batch, slots_of_step(order, steps, context.slots, shard, position))
+
+    def eval_batches(self, split: str, shard: Shard) -> Iterator[Batch]:
+        for indices in eval_slots(70, self.context.eval_batch, shard):
+            yield self.batch(Item(0, index) for index in indices)
+
+    def loss(self, model: nn.Module, batch: Batch, carry: Carry) -> LossOut:
+        errors = model(batch.tensors["x"].to(next(model.parameters()).dtype)) ** 2
+        return LossOut(errors.sum(), float(len(errors)))
+
+    def count(self, model: nn.Module, batch: Batch, carry: Carry) -> tuple[Counts, Carry]:
+        total, weight, _ = self.loss(model, batch, None)
+        return {"numbers": float(weight), "error": total.item()}, None
+
+    def summarize(self, split: str, counts: Mapping[str, float]) -> dict[str, float]:
+        return {"error": counts["error"] / counts["numbers"]}
+
+
+class MeanLoss(Toy):
+    def loss(self, model: nn.Module, batch: Batch, carry: Carry) -> LossOut:
+        total, weight, _ = super().loss(model, batch, carry)
+        return LossOut(total / weight, weight)
+
+
+class EveryRankEvaluatesAll(Toy):
+    def eval_batches(self, split: str, shard: Shard) -> Iterator[Batch]:
+        return super().eval_batches(split, Shard())
+
+
+class CountsAMean(Toy):
+    def count(self, model: nn.Module, batch: Batch, carry: Carry) -> tuple[Counts, Carry]:
+        counts, _ = super().count(model, batch, carry)
+        return counts | {"error": counts["error"] / counts["numbers"]}, None
+
+
+class StartsAnew(Toy):
+    def train_stream(self, shard: Shard, position: int) -> Iterator[Batch]:
+        return super().train_stream(shard, 0)
+
+
+class RanksTakeTurns(Toy):
+    def train_stream(self, shard: Shard, position: int) -> Iterator[Batch]:
+        return islice(super().train_stream(Shard(), position), shard.rank, None, shard.world)
+
+
+class WorkersDiffer(Toy):
+    def batch(self, items: Iterable[Item]) -> Batch:
+        return super().batch(Item(e + self.context.data_workers, i) for e, i in items)
+
+
+class DrawsFromTheGlobalState(Toy):
+    def batch(self, items: Iterable[Item]) -> Batch:
+        return Batch({"x": torch.randn(len(list(items)), 1)}, 1)
+
+
+def toys(kind: type[Toy]) -> contract.MakeTask:
+    def make(**fields: int) -> Toy:
+        known = {"seed": 0, "micro": 4, "slots": 4, "eval_batch": 8, "data_workers": 0} | fields
+        return kind(NoOptions(), NoOptions(), Context(data_root=Path(), **known))
+
+    return make
+
+
+def test_the_toy_keeps_the_contract():
+    contract.assert_task_contract(toys(Toy))
+
+
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [
+        (MeanLoss, lambda make: contract.assert_loss_adds_up(make, contract.halves_of_rows)),
+        (EveryRankEvaluatesAll, lambda m: contract.assert_counts_add_up(m, contract.bytes_of_rows)),
+        (CountsAMean, lambda make: contract.assert_counts_add_up(make, contract.bytes_of_rows)),
+        (StartsAnew, contract.assert_stream_resumes),
+        (RanksTakeTurns, contract.assert_worlds_agree),
+        (WorkersDiffer, contract.assert_workers_agree),
+        (DrawsFromTheGlobalState, contract.assert_global_randomness_untouched),
+    ],
+)
+def test_the_contract_can_be_broken(kind: type[Toy], part: Callable[[contract.MakeTask], None]):
+    part(toys(Toy))
+    with pytest.raises(AssertionError):
+        part(toys(kind))

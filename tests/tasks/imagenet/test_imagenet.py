@@ -32,12 +32,10 @@ from tests.tasks.contract import assert_task_contract, bytes_of_rows, take
 TINY = ResNetOptions(stages=[1, 1], width=4, classes=10, stem="small")
 
 
-def make(
-    data_root: Path, model: ResNetOptions = TINY, folder: str = "few", **context: int
-) -> ImageNet:
+def make(root: Path, model: ResNetOptions = TINY, folder: str = "few", **context: int) -> ImageNet:
     options = ImageNetDataOptions(folder, folder, 16, make="digits" if folder == "digits" else None)
     fields = {"seed": 0, "micro": 8, "slots": 4, "eval_batch": 64, "data_workers": 0} | context
-    return ImageNet(model, options, Context(data_root=data_root, **fields))
+    return ImageNet(model, options, Context(data_root=root, **fields))
 
 
 @pytest.fixture(scope="module")
@@ -169,11 +167,10 @@ def test_counts_by_hand(tmp_path: Path):
     loss = -math.log(6 / 21 * 6 / 21 * 2 / 21 * 1 / 21)
     assert carry is None
     assert counts == {"images": 4, "top1": 2, "top5": 3, "loss": pytest.approx(loss, rel=1e-14)}
-    metrics = make(tmp_path).summarize("val", counts)
-    assert metrics == {"top1": 50.0, "top5": 75.0, "loss": pytest.approx(loss / 4)}
+    expected = {"top1": 50.0, "top5": 75.0, "loss": pytest.approx(loss / 4)}
+    assert make(tmp_path).summarize("val", counts) == expected
     total, weight, _ = make(tmp_path).loss(Fixed(logits), images_of([5, 5, 1, 0]), None)
-    assert total.item() == pytest.approx(loss)
-    assert weight == 4.0
+    assert [total.item(), float(weight)] == pytest.approx([loss, 4])
     counts, _ = make(tmp_path).count(Fixed([[1.0, 2.0, 3.0]]), images_of([0]), None)
     assert (counts["top1"], counts["top5"]) == (0, 1)  # of fewer than five classes
 
@@ -198,16 +195,6 @@ def test_types_of_images_and_losses(tmp_path: Path, dtype: torch.dtype, autocast
     assert total.dtype == torch.promote_types(dtype, torch.float32)
 
 
-def test_a_step_under_autocast(tmp_path: Path):
-    task = make(tmp_path)
-    model = task.build_model()
-    with torch.autocast("cpu", torch.bfloat16):
-        total, _, _ = task.loss(model, task.example_batch(), None)
-    total.backward()
-    assert total.dtype == torch.float32
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
-
-
 def test_normalisation():
     pixels = torch.tensor([0, 255], dtype=torch.uint8).expand(1, 3, 1, 2)
     expected = [[(v - mean) / 127.5 for v in (0, 255)] for mean in (123.68, 116.78, 103.94)]
@@ -229,8 +216,7 @@ def test_crops_are_torchvisions(size: tuple[int, int]):
     """Also those that no attempt fits, where the middle is taken."""
     for seed in range(150):
         torch.manual_seed(seed)
-        image = torch.empty(3, *size, device="meta")
-        expected = RandomResizedCrop.get_params(image, [0.05, 1.0], [3 / 4, 4 / 3])
+        expected = RandomResizedCrop.get_params(torch.empty(3, *size), [0.05, 1], [3 / 4, 4 / 3])
         assert data.crop_box(*size, torch.Generator().manual_seed(seed)) == tuple(expected)
 
 
@@ -338,7 +324,6 @@ def test_digits_that_are_not_whole_are_left_alone(data_root: Path, tmp_path: Pat
     shutil.copytree(data_root / "few", tmp_path / "digits")
     with pytest.raises(DataProblem, match=r"not the whole of the digits, \{'train': 150"):
         make(tmp_path, folder="digits").check_data()
-    assert (tmp_path / "digits").is_dir()
 
 
 def test_an_endless_stream_is_read_a_few_batches_ahead(data_root: Path):
@@ -392,9 +377,9 @@ def test_a_program_that_leaves_a_stream_open_ends(data_root: Path):
 
 
 def test_real_images():
-    """20 classes of Tiny ImageNet, some of whose files are grey-scale."""
-    root = Path(os.environ.get("DATA_ROOT", ""))
-    if "DATA_ROOT" not in os.environ or not (root / "tiny-imagenet-20").is_dir():
+    """20 classes of Tiny ImageNet; 7 of the validation files are grey-scale."""
+    root = Path(os.environ.get("DATA_ROOT", "/nowhere"))
+    if not (root / "tiny-imagenet-20").is_dir():
         pytest.skip("needs $DATA_ROOT/tiny-imagenet-20/{train,val}/<class>/*.JPEG")
     model = ResNetOptions(stages=[1], width=4, classes=20, stem="imagenet")
     context = Context(0, micro=64, slots=2, eval_batch=250, data_workers=0, data_root=root)
@@ -405,11 +390,10 @@ def test_real_images():
         assert batch.tensors["image"].shape == (64, 3, 56, 56)
         total, weight, _ = task.loss(task.build_model(), batch, None)
         assert total.item() / weight == pytest.approx(math.log(20), rel=0.5)
-    labels: Counter[int] = Counter()
-    grey = 0
+    labels, grey = Counter[int](), 0
     for batch in task.eval_batches("val", Shard()):
         labels.update(batch.tensors["label"].tolist())
         red, green, blue = batch.tensors["image"].unbind(1)
         grey += int(((red == green) & (green == blue)).flatten(1).all(1).sum())
     assert labels == dict.fromkeys(range(20), 50)
-    assert grey >= 7  # files of mode L
+    assert grey >= 7

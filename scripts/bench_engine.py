@@ -1,0 +1,146 @@
+"""`python -m scripts.bench_engine`: what the engine adds to a bare training loop.
+
+The same model, batches and optimizer, in one process: `Trainer.fit` and the loop that one would
+write by hand take turns; the ratio is that of their median times of a step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from engine.config import RunConfig, read_config
+from engine.distributed import Group
+from engine.plan import make_plan
+from engine.trainer import Trainer
+from tasks.base import Batch, Context, Shard
+from tasks.imagenet.data import ImageNetDataOptions
+from tasks.imagenet.model import ResNetOptions
+from tasks.imagenet.task import ImageNet
+
+MICRO, ACCUMULATION, WARM = 32, 2, 3
+LIMIT = 1.03
+
+
+class MadeUpImages(ImageNet):
+    """ImageNet's loss on images that lie in memory."""
+
+    @property
+    def epoch_units(self) -> int:
+        return 10**6
+
+    def train_stream(self, shard: Shard, position: int) -> Iterator[Batch]:
+        generator = torch.Generator().manual_seed(0)
+        batches = []
+        for _ in range(4):
+            images = torch.randint(0, 256, (MICRO, 3, 32, 32), generator=generator)
+            labels = torch.randint(0, 10, (MICRO,), generator=generator)
+            tensors = {"image": images.to(torch.uint8), "label": labels}
+            batches.append(Batch(tensors, MICRO))
+        while True:
+            yield from batches
+
+    def eval_batches(self, split: str, shard: Shard) -> Iterator[Batch]:
+        stream = self.train_stream(shard, 0)
+        yield next(stream)
+
+
+def make_config(optimizer: str, steps: int) -> RunConfig:
+    """A run that logs every ten steps and evaluates and saves at its end only."""
+    return read_config(
+        {
+            "experiment": "bench/engine",
+            "scale": "smoke",
+            "seed": 0,
+            "task": {"name": "imagenet"},
+            "model": asdict(ResNetOptions(stages=[1, 1], width=16, classes=10, stem="small")),
+            "data": asdict(ImageNetDataOptions(image_size=32)),
+            "budget": f"{steps} steps",
+            "batch": {"global_size": MICRO * ACCUMULATION, "micro": MICRO},
+            "optimizer": {"name": optimizer, "lr": 0.001},
+            "schedule": {"shape": "cosine"},
+            "evaluation": {"every": f"{steps} steps"},
+            "checkpoint": {"every": f"{steps} steps"},
+            "hardware": {"device": "cpu", "processes": 1},
+            "tracking": {"log_every": "10 steps"},
+        }
+    )
+
+
+def make_trainer(config: RunConfig, folder: Path) -> Trainer:
+    """A trainer on one process."""
+    context = Context(config.seed, MICRO, ACCUMULATION, MICRO, 0, folder)
+    options = ResNetOptions(**config.model), ImageNetDataOptions(**config.data)
+    task = MadeUpImages(*options, context)
+    plan = make_plan(config, task.unit, task.steps_per_epoch, 1)
+    return Trainer(config, plan, task, Group(0, 1, torch.device("cpu")), folder, "bench")
+
+
+def times_of_engine(config: RunConfig, folder: Path) -> list[float]:
+    """Seconds from the start of a step to the start of the next, logging included."""
+    trainer = make_trainer(config, folder)
+    starts: list[float] = []
+    run = trainer.stepper.run
+
+    def timed(*arguments: Any, **options: Any) -> Any:
+        starts.append(time.perf_counter())
+        return run(*arguments, **options)
+
+    trainer.stepper.run = timed  # type: ignore[method-assign]
+    trainer.fit()
+    return [b - a for a, b in zip(starts[WARM:], starts[WARM + 1 :], strict=False)]
+
+
+def times_of_bare_loop(config: RunConfig, folder: Path) -> list[float]:
+    """The same steps by hand: gradients of the mean, accumulated."""
+    trainer = make_trainer(config, folder)
+    task, model, optimizer = trainer.task, trainer.module, trainer.optimizer
+    batches = task.train_stream(Shard(), 0)
+    starts = []
+    for step in range(trainer.plan.steps):
+        starts.append(time.perf_counter())
+        for group in optimizer.param_groups:
+            group["lr"] = trainer.plan.schedule(step)
+        optimizer.zero_grad()
+        for _ in range(ACCUMULATION):
+            out = task.loss(model, next(batches), None)
+            (out.total / (MICRO * ACCUMULATION)).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return [b - a for a, b in zip(starts[WARM:], starts[WARM + 1 :], strict=False)]
+
+
+def main() -> int:
+    """Prints a line per optimizer; exit status 0 whatever the ratio."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=40)
+    options = parser.parse_args()
+    print(f"{torch.get_num_threads()} threads, torch {torch.__version__}; median step, ms")
+    for optimizer in ("novograd", "adamw", "sgd"):
+        config = make_config(optimizer, options.steps)
+        engine: list[float] = []
+        bare: list[float] = []
+        for _ in range(options.rounds):
+            with tempfile.TemporaryDirectory() as folder:
+                bare += times_of_bare_loop(config, Path(folder))
+                engine += times_of_engine(config, Path(folder))
+        ratio = median(engine) / median(bare)
+        verdict = "reached" if ratio <= LIMIT else "not reached"
+        print(
+            f"{optimizer:9} engine {1e3 * median(engine):7.2f}   bare loop "
+            f"{1e3 * median(bare):7.2f}   ratio {ratio:.3f}   (at most {LIMIT}: {verdict})"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
