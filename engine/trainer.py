@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from engine.checkpoint import CheckpointStore
+from engine.checkpoint import CheckpointError, CheckpointStore
 from engine.config import NOT_SCIENCE, RunConfig
 from engine.distributed import Group
 from engine.evaluation import evaluate
@@ -96,7 +96,11 @@ class Trainer:
         self.store = CheckpointStore(
             folder / "checkpoints",
             fingerprint(asdict(config), NOT_SCIENCE),
-            _flat({k: v for k, v in asdict(config).items() if k not in NOT_SCIENCE}),
+            {
+                key: value
+                for key, value in _flat(asdict(config)).items()
+                if not any(key == name or key.startswith(f"{name}.") for name in NOT_SCIENCE)
+            },
             config.checkpoint.keep,
             log=self.say,
         )
@@ -180,6 +184,7 @@ class Trainer:
                 self._log_row(tracker, progress, clock, result.grad_norm)
             if self._evaluation_is_due() and not self._evaluate(tracker, clock):
                 return self._preempted(tracker, clock)
+            saves = saves or at.best_step == at.step  # the best is kept, whenever it comes
             if saves:
                 self._save(tracker, clock)
             if result.asked_to_stop and at.step < plan.steps:
@@ -272,11 +277,15 @@ class Trainer:
                 "buffers": [buffers for _, buffers in parts],
             }
             self.store.save(self.at.step, state, best=self.at.best_step == self.at.step)
+        # Where the first process raises here the launcher ends the others, which wait.
         self.group.wait_for_all()
         clock.pause()
 
     def _restore(self) -> None:
         loaded = self.store.load_latest()
+        steps = set(self.group.gather(None if loaded is None else loaded.step))
+        if len(steps) > 1:
+            raise CheckpointError(f"the processes see different checkpoints: steps {steps}")
         if loaded is None:
             return
         state = loaded.state

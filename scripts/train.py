@@ -66,7 +66,7 @@ def _train(folder: Path) -> None:
         except CheckpointError as problem:
             if group.is_first:
                 write_status(folder, "checkpoint_problem", str(problem))
-            return
+            raise SystemExit(1) from problem  # torchrun then ends those who wait for this one
         if group.is_first:
             if outcome.status == "finished":
                 write_run_record(frozen, config, plan, outcome, trainer.module)
