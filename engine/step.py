@@ -33,6 +33,14 @@ class NonFiniteLoss(Exception):
     """The loss of a step is not finite: no process has made that step."""
 
 
+def seed_device(device: torch.device, seed: int) -> None:
+    """Seeds the generator that this device draws from; torch.manual_seed takes a millisecond."""
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
+
+
 @dataclass(frozen=True)
 class Rescale:
     """The first transform of every chain: from the planned weight to the true one."""
@@ -83,7 +91,8 @@ class Stepper:
             group["lr"] = self.plan.schedule(step) * group.get("lr_factor", 1.0)
         self.optimizer.zero_grad()
         tally, units = self._accumulate(position, batches)
-        tally[2] = float(stop)
+        if stop:
+            tally[2] = 1.0
         self.group.sum(tally)
         values = self._look_at(tally, now=want_norm)
         if not self.scaler.is_enabled() and not math.isfinite(values[0]):
@@ -95,22 +104,23 @@ class Stepper:
     def _accumulate(self, position: int, batches: Iterator[Batch]) -> tuple[Tensor, int]:
         device, plan = self.group.device, self.plan
         prescale = self.group.world / plan.global_batch
-        tally = torch.zeros(3, dtype=torch.float64, device=device)
+        totals: list[Tensor] = []
+        weights: list[Tensor | float] = []
         units = 0
         for k in range(plan.accumulation):
             batch = next(batches).to(device)
             slot = self.group.rank * plan.accumulation + k
             # Dropout is a function of the slot, not of who calculates it.
-            torch.manual_seed(derive_seed("dropout", self.seed, position, slot))
+            seed_device(device, derive_seed("dropout", self.seed, position, slot))
             with self.group.without_sync(self.model, last=k == plan.accumulation - 1):
                 with autocast(self.precision, device):
                     out = self.task.loss(self.model, batch, self.carry[k])
                 self.scaler.scale(out.total * prescale).backward()  # type: ignore[no-untyped-call]
             self.carry[k] = out.carry
-            tally[0] += out.total.detach()
-            tally[1] += out.weight
+            totals.append(out.total.detach())
+            weights.append(out.weight)
             units += batch.units
-        return tally, units
+        return _sum_in_float64(totals, weights, device), units
 
     def _look_at(self, tally: Tensor, now: bool) -> list[float]:
         """The tally on the host: on a GPU that of the step before, which need not be waited for."""
@@ -147,3 +157,17 @@ class Stepper:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         return self.scaler.get_scale() < before
+
+
+def _sum_in_float64(
+    totals: list[Tensor], weights: list[Tensor | float], device: torch.device
+) -> Tensor:
+    """[sum of totals, sum of weights, 0], without waiting for the device."""
+    tally = torch.zeros(3, dtype=torch.float64, device=device)
+    tally[0] = torch.stack(totals).sum(dtype=torch.float64)
+    if any(isinstance(weight, Tensor) for weight in weights):
+        parts = [torch.as_tensor(weight, device=device).double() for weight in weights]
+        tally[1] = torch.stack(parts).sum()
+    else:
+        tally[1] = math.fsum(float(weight) for weight in weights)
+    return tally
