@@ -97,7 +97,7 @@ class Stepper:
         values = self._look_at(tally, now=want_norm)
         if not self.scaler.is_enabled() and not math.isfinite(values[0]):
             raise NonFiniteLoss(f"the loss is {values[0]}")
-        norm = self._prepare_gradients(tally, want_norm)
+        norm = self._prepare_gradients(tally, values, want_norm)
         skipped = self._update()
         return StepResult(tally, norm, units, skipped, values[2] > 0)
 
@@ -138,14 +138,16 @@ class Stepper:
         event.synchronize()
         return values.tolist()
 
-    def _prepare_gradients(self, tally: Tensor, want_norm: bool) -> Tensor | None:
+    def _prepare_gradients(
+        self, tally: Tensor, values: list[float], want_norm: bool
+    ) -> Tensor | None:
         """Exact weights, transforms; returns the gradient norm where it is to be had."""
         if self.scaler.is_enabled():
             self.scaler.unscale_(self.optimizer)
-        factor = self.plan.global_batch / tally[1]
-        on_plan = tally.device.type == "cpu" and factor.item() == 1.0
+        on_plan = tally.device.type == "cpu" and values[1] == self.plan.global_batch
         if on_plan and not self.transforms and not want_norm:
             return None
+        factor = self.plan.global_batch / tally[1]
         chain: list[Transform] = [] if on_plan else [Rescale(factor)]
         return transform_gradients(self.optimizer, [*chain, *self.transforms]) * factor
 
@@ -163,6 +165,9 @@ def _sum_in_float64(
     totals: list[Tensor], weights: list[Tensor | float], device: torch.device
 ) -> Tensor:
     """[sum of totals, sum of weights, 0], without waiting for the device."""
+    if device.type == "cpu":
+        sums = [math.fsum(float(x) for x in numbers) for numbers in (totals, weights)]
+        return torch.tensor([*sums, 0.0], dtype=torch.float64)
     tally = torch.zeros(3, dtype=torch.float64, device=device)
     tally[0] = torch.stack(totals).sum(dtype=torch.float64)
     if any(isinstance(weight, Tensor) for weight in weights):
