@@ -67,8 +67,11 @@ def main(arguments: list[str] | None = None) -> int:
     return run(prepared)
 
 
-def prepare(arguments: list[str]) -> Prepared:
-    """From command-line words to a run; ConfigProblem or DataProblem if it can't be."""
+def prepare(arguments: list[str], *, need_data: bool = True) -> Prepared:
+    """From command-line words to a run; ConfigProblem or DataProblem if it can't be.
+
+    A plan needs no data where the configuration says how much there is.
+    """
     from engine.provenance import fingerprint
     from scripts.train import make_task
     from tasks.catalog import TASKS, task_class
@@ -83,7 +86,8 @@ def prepare(arguments: list[str]) -> Prepared:
         raise ConfigProblem(problems)
     slots = slots_of(config, int(config.hardware.processes))
     task = make_task(task_class(config.task.name), config, slots)
-    task.check_data()
+    if need_data:
+        task.check_data()
     plan = make_plan(config, task.unit, task.steps_per_epoch, int(config.hardware.processes))
     mark = fingerprint(asdict(config), NOT_SCIENCE)
     return Prepared(config, plan, task, f"{config.experiment}-{mark}-s{config.seed}", mark)

@@ -29,7 +29,7 @@ class Cost:
 def main() -> int:
     """Prints the plan; 2 with a message where the configuration can't be run."""
     try:
-        prepared = prepare(sys.argv[1:])
+        prepared = prepare(sys.argv[1:], need_data=False)
     except (ConfigProblem, DataProblem) as problem:
         print(problem, file=sys.stderr)
         return 2
@@ -71,6 +71,7 @@ def report(prepared: Prepared, cost: Cost) -> str:
     plan, hardware = prepared.plan, prepared.config.hardware
     tflops = hardware.tflops * plan.processes
     hours = cost.flops_per_step * plan.steps / (tflops * 1e12) / 3600
+    shown = f"{hours:,.0f}" if hours >= 10 else f"{hours:.2g}"
     return "\n".join(
         [
             f"data       {plan.units:,} {plan.unit}s in all, evaluated every {plan.eval_every:,} "
@@ -81,7 +82,7 @@ def report(prepared: Prepared, cost: Cost) -> str:
             "per process, without activations",
             f"work       {cost.flops_per_step / 1e12:,.4g} TFLOP per step, "
             f"{cost.flops_per_step * plan.steps / 1e15:,.4g} PFLOP in all",
-            f"time       {hours:,.2g} h if {plan.processes} × {hardware.tflops:g} TFLOP/s are "
+            f"time       {shown} h if {plan.processes} × {hardware.tflops:g} TFLOP/s are "
             "sustained (hardware.tflops)",
         ]
     )

@@ -51,6 +51,7 @@ class ImageNetDataOptions:
     folder: str = "imagenet"  # below the data root
     image_size: int = 224  # side of what the model sees
     make: str | None = None
+    train_images: int | None = None  # how many there must be, and are planned with if none are
 
 
 # Where the images lie.

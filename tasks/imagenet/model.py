@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 STEMS = ("imagenet", "small")
-BN_MOMENTUM = 0.003  # torch's; 0.997 in TensorFlow's words
 BN_EPS = 1e-5
 # Standard deviation of a standard normal cut at ±2: dividing by it restores the variance.
 TRUNCATED_STD = 0.87962566103423978
@@ -29,6 +28,7 @@ class ResNetOptions:
     classes: int = 1000
     bottleneck: bool = True  # 1×1, 3×3, 1×1 with four times the channels; else 3×3, 3×3
     stem: str = "imagenet"
+    bn_momentum: float = 0.003  # the weight of new statistics; 0.997 in TensorFlow's words
 
 
 class ResNet(nn.Module):
@@ -45,6 +45,8 @@ class ResNet(nn.Module):
                 f"ResNet: width and classes must be at least 1, not {options.width!r}"
                 f" and {options.classes!r}"
             )
+        if not 0 < options.bn_momentum <= 1:
+            raise ValueError(f"ResNet: bn_momentum must be in (0, 1], not {options.bn_momentum!r}")
         kernel, stride = (7, 2) if options.stem == "imagenet" else (3, 1)
         self.stem = _conv(3, options.width, kernel, stride)
         self.pool = SamePool() if options.stem == "imagenet" else nn.Identity()
@@ -61,6 +63,9 @@ class ResNet(nn.Module):
         self.norm = _norm(channels)
         self.head = nn.Linear(channels, options.classes)
         self.apply(_initialise)
+        for module in self.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.momentum = options.bn_momentum
 
     def forward(self, images: Tensor) -> Tensor:
         x = self.blocks(self.pool(self.stem(images)))
@@ -139,7 +144,7 @@ def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
 
 
 def _norm(channels: int) -> nn.BatchNorm2d:
-    return nn.BatchNorm2d(channels, eps=BN_EPS, momentum=BN_MOMENTUM)
+    return nn.BatchNorm2d(channels, eps=BN_EPS)
 
 
 def _initialise(module: nn.Module) -> None:

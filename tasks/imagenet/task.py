@@ -53,6 +53,9 @@ class ImageNet(Task):
 
     @property
     def epoch_units(self) -> int:
+        planned = self.data_options.train_images
+        if planned is not None and not (self.root / "train").is_dir():
+            return planned
         return len(self._train.index)
 
     def build_model(self) -> nn.Module:
@@ -106,6 +109,12 @@ class ImageNet(Task):
     def _dataset(self, split: str) -> MapDataset:
         check_folders(self.root, self.model_options.classes)
         index = ImageIndex(self.root, split)
+        wanted = self.data_options.train_images
+        if split == "train" and wanted is not None and len(index) != wanted:
+            raise DataProblem(
+                f"{self.root / split}: {len(index):,} images, but there must be {wanted:,} "
+                "(data.train_images); is the set complete?"
+            )
         return MapDataset(index, self.data_options.image_size, self.context.seed)
 
 
