@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
 def prepare(arguments: list[str], *, need_data: bool = True) -> Prepared:
     """From command-line words to a run; ConfigProblem or DataProblem if it can't be.
 
-    A plan needs no data where the configuration says how much there is.
+    A plan needs no data where the configuration says how much there is, and no GPUs either.
     """
     from engine.provenance import fingerprint
     from scripts.train import make_task
@@ -79,7 +79,7 @@ def prepare(arguments: list[str], *, need_data: bool = True) -> Prepared:
     _check_that_rooms_are_ours()
     config = read_config(compose(arguments))
     paths = {name: str(Path(given).absolute()) for name, given in asdict(config.paths).items()}
-    hardware = resolve_hardware(config.hardware)
+    hardware = resolve_hardware(config.hardware, must_exist=need_data)
     config = replace(config, hardware=hardware, paths=PathsConfig(**paths))
     problems = _check_names(config, TASKS)
     if problems:
@@ -203,21 +203,21 @@ def _default_scale() -> str:
     return "mini"
 
 
-def resolve_hardware(hardware: HardwareConfig) -> HardwareConfig:
+def resolve_hardware(hardware: HardwareConfig, *, must_exist: bool = True) -> HardwareConfig:
     """`auto` becomes what this machine has: all visible GPUs, or the CPU."""
     import torch
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     device = hardware.device if hardware.device != "auto" else ("cuda" if gpus else "cpu")
     problems = []
-    if device == "cuda" and not gpus:
+    if device == "cuda" and not gpus and (must_exist or isinstance(hardware.processes, str)):
         problems.append("hardware.device=cuda, but no GPU is visible")
     if device == "cpu" and hardware.precision == "fp16":
         problems.append("hardware.precision=fp16 needs a GPU; use bf16 or fp32 on a CPU")
     processes = hardware.processes
     if isinstance(processes, str):
         processes = gpus if device == "cuda" else 1
-    elif device == "cuda" and processes > gpus > 0:
+    elif device == "cuda" and must_exist and processes > gpus > 0:
         problems.append(f"hardware.processes={processes}, but {gpus} GPUs are visible")
     if problems:
         raise ConfigProblem(problems)
