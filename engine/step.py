@@ -34,7 +34,7 @@ class NonFiniteLoss(Exception):
 
 
 def seed_device(device: torch.device, seed: int) -> None:
-    """Seeds the generator that this device draws from; torch.manual_seed takes a millisecond."""
+    """Seeds the generator that this device draws from; torch.manual_seed seeds all devices."""
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
     else:
@@ -87,8 +87,9 @@ class Stepper:
         self, step: int, position: int, batches: Iterator[Batch], *, want_norm: bool, stop: bool
     ) -> StepResult:
         """Step number `step` on the batches of `position` (more than step after fp16 skips)."""
+        lr = self.plan.schedule(step)
         for group in self.optimizer.param_groups:
-            group["lr"] = self.plan.schedule(step) * group.get("lr_factor", 1.0)
+            group["lr"] = lr
         self.optimizer.zero_grad()
         tally, units = self._accumulate(position, batches)
         if stop:

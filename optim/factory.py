@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from optim.novograd import NovoGrad
+from optim.novograd import DEFAULTS, NovoGrad
 
 
 @dataclass(frozen=True)
@@ -37,19 +37,12 @@ def _own_choice(params: list[Tensor]) -> dict[str, Any]:
 
 
 _NO_DEFAULT: Any = object()
+_OF_NOVOGRAD = ("betas", "eps", "weight_decay", "grad_averaging", "amsgrad", "decay")
 _ADAM = {"lr": _NO_DEFAULT, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
 KINDS: dict[str, _Kind] = {
     "novograd": _Kind(
         NovoGrad,
-        {
-            "lr": _NO_DEFAULT,
-            "betas": (0.95, 0.25),
-            "eps": 1e-8,
-            "weight_decay": 0.0,
-            "grad_averaging": False,
-            "amsgrad": False,
-            "decay": "moment",
-        },
+        {"lr": _NO_DEFAULT, **{name: DEFAULTS[name] for name in _OF_NOVOGRAD}},
         _own_choice,
     ),
     "sgd": _Kind(

@@ -19,7 +19,7 @@ from optim.norms import squared_norms as norms_of
 from optim.novograd_eager import NO_GRADIENT_YET, Hyper, Tensors, multi_tensor, single_tensor
 
 DECAYS = ("moment", "update")
-_OPTIONS: dict[str, Any] = {  # what a group of an older pickle or state dict may lack
+DEFAULTS: dict[str, Any] = {  # of the constructor; older pickles and state dicts may lack some
     "betas": (0.95, 0.25),
     "eps": 1e-8,
     "weight_decay": 0.0,
@@ -136,7 +136,7 @@ class NovoGrad(Optimizer):
         self._steady = {}
         self._tables = {}
         for group in self.param_groups:
-            for name, value in _OPTIONS.items():
+            for name, value in DEFAULTS.items():
                 group.setdefault(name, value)
 
     @property
@@ -189,14 +189,15 @@ class NovoGrad(Optimizer):
         all gradients to scale them and one to take their norms again. One float64 vector each per
         parameter group, an entry for each parameter that has a gradient.
         """
-        sizes = [len(_gradients([group])) for group in self.param_groups]
+        per_group = [_gradients([group]) for group in self.param_groups]
+        sizes = [len(grads) for grads in per_group]
         for vectors in (squared_norms, factors):
             if [tuple(v.shape) for v in vectors] != [(size,) for size in sizes]:
                 raise ValueError(
                     "NovoGrad.hand_over: needs a vector per parameter group, with an entry for "
                     f"each gradient: {sizes} entries, not {[list(v.shape) for v in vectors]}"
                 )
-        gradients = _gradients(self.param_groups)
+        gradients = [g for grads in per_group for g in grads]
         self._handed_over = _HandedOver(
             [v.to(torch.float64).contiguous() for v in squared_norms],
             [v.to(torch.float64).contiguous() for v in factors],

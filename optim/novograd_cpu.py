@@ -21,8 +21,7 @@ from optim.novograd_eager import (
     Hyper,
     Tensors,
     multi_tensor,
-    second_moment,
-    signed_factors,
+    second_moments,
     single_tensor,
 )
 
@@ -196,11 +195,7 @@ def _step_without_kernels(part: Tensors, hyper: Hyper, scale: float) -> None:
 
 
 def _step_through_sgd(part: Tensors, hyper: Hyper) -> None:
-    assert part.squared_norms is not None
-    factors = signed_factors(part, hyper)
-    v = torch.stack(list(part.exp_avg_sqs))
-    v_max = torch.stack(list(part.max_exp_avg_sqs)) if part.max_exp_avg_sqs else None
-    moment = second_moment(part.squared_norms * factors**2, v, v_max, hyper)
+    moment, factors = second_moments(part, hyper)
     gradient = (moment.inverse * factors * moment.share).tolist()
     share = moment.share.tolist() if isinstance(moment.share, Tensor) else [1.0] * len(gradient)
     too_small = [i for i, a in enumerate(gradient) if abs(a) < _LEAST_FACTOR]

@@ -101,6 +101,15 @@ def signed_factors(tensors: Tensors, hyper: Hyper) -> Tensor | float:
     return sign if tensors.gradient_factors is None else sign * tensors.gradient_factors
 
 
+def second_moments(part: Tensors, hyper: Hyper) -> tuple[SecondMoment, Tensor | float]:
+    """`second_moment` of all tensors at once, and their gradients' factors."""
+    assert part.squared_norms is not None
+    factors = signed_factors(part, hyper)
+    v = torch.stack(list(part.exp_avg_sqs))
+    v_max = torch.stack(list(part.max_exp_avg_sqs)) if part.max_exp_avg_sqs else None
+    return second_moment(part.squared_norms * factors**2, v, v_max, hyper), factors
+
+
 def single_tensor(tensors: Tensors, hyper: Hyper) -> None:
     """Algorithm 1, tensor by tensor. Needs `tensors.squared_norms`."""
     assert tensors.squared_norms is not None
@@ -132,11 +141,7 @@ def single_tensor(tensors: Tensors, hyper: Hyper) -> None:
 def multi_tensor(tensors: Tensors, hyper: Hyper) -> None:
     """The same over lists, in place: no temporaries in fp32 and float64, bounded ones below."""
     for part in tensors.by_device_and_dtype():
-        assert part.squared_norms is not None
-        factors = signed_factors(part, hyper)
-        stacked = torch.stack(list(part.exp_avg_sqs))
-        maxima = torch.stack(list(part.max_exp_avg_sqs)) if part.max_exp_avg_sqs else None
-        moment = second_moment(part.squared_norms * factors**2, stacked, maxima, hyper)
+        moment, factors = second_moments(part, hyper)
         torch._foreach_copy_(list(part.exp_avg_sqs), list(moment.exp_avg_sq.unbind()))
         if moment.max_exp_avg_sq is not None:
             torch._foreach_copy_(list(part.max_exp_avg_sqs), list(moment.max_exp_avg_sq.unbind()))

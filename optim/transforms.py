@@ -67,7 +67,8 @@ def transform_gradients(optimizer: Optimizer, transforms: Sequence[Transform]) -
     grads = []
     for p in params:
         grads.append(gradient_of(p))
-        p.grad = grads[-1]
+        if grads[-1] is not p.grad:
+            p.grad = grads[-1]
     squares = squared_norms(grads)
     total = squares.sum().sqrt()
     factors = torch.ones_like(total)

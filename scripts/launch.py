@@ -9,7 +9,6 @@ Exit status: 0 finished · 1 failed · 2 bad configuration or data · 3 no usabl
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -32,6 +31,8 @@ from engine.config import (
     read_config,
 )
 from engine.plan import Plan, make_plan, slots_of
+from engine.record import write_atomically
+from scripts.train import STATUS, be_killed_with_parent, make_task, read_task_options, record_path
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / "configs"
@@ -73,7 +74,6 @@ def prepare(arguments: list[str], *, need_data: bool = True) -> Prepared:
     A plan needs no data where the configuration says how much there is, and no GPUs either.
     """
     from engine.provenance import fingerprint
-    from scripts.train import make_task
     from tasks.catalog import TASKS, task_class
 
     _check_that_rooms_are_ours()
@@ -231,7 +231,6 @@ def _check_names(config: RunConfig, tasks: Any) -> list[str]:
     """Names and options that other rooms define: optimizer, transforms, task and its options."""
     import torch
 
-    from engine.config import read_dataclass
     from engine.trainer import make_transforms
     from optim.factory import build_optimizer
     from tasks.catalog import task_class
@@ -240,9 +239,7 @@ def _check_names(config: RunConfig, tasks: Any) -> list[str]:
     if config.task.name not in tasks:
         problems.append(f"task.name={config.task.name}{did_you_mean(config.task.name, tasks)}")
     else:
-        kind = task_class(config.task.name)
-        read_dataclass(kind.ModelOptions, config.model, "model", problems)
-        read_dataclass(kind.DataOptions, config.data, "data", problems)
+        read_task_options(task_class(config.task.name), config, problems)
     options = dict(config.optimizer)
     name = options.pop("name", None)
     try:
@@ -312,15 +309,14 @@ def freeze(prepared: Prepared) -> None:
         "fingerprint": prepared.fingerprint,
         "config": asdict(prepared.config),
     }
-    scratch = prepared.folder / ".run.yaml.tmp"
-    scratch.write_text(yaml.safe_dump(frozen, sort_keys=False, allow_unicode=True))
-    scratch.replace(prepared.folder / "run.yaml")
+    text = yaml.safe_dump(frozen, sort_keys=False, allow_unicode=True)
+    write_atomically(prepared.folder / "run.yaml", text.encode(), durable=False)
 
 
 def read_status(folder: Path) -> dict[str, Any]:
     """status.json, or {} if there is none."""
     try:
-        found: dict[str, Any] = json.loads((folder / "status.json").read_text())
+        found: dict[str, Any] = json.loads((folder / STATUS).read_text())
     except (OSError, ValueError):
         return {}
     return found
@@ -330,7 +326,7 @@ def _supervise(prepared: Prepared) -> dict[str, Any]:
     """Runs torchrun; after a crash that no worker reported (a kill) once more, some times."""
     hardware, folder = prepared.config.hardware, prepared.folder
     for attempt in range(hardware.max_restarts + 1):
-        (folder / "status.json").unlink(missing_ok=True)
+        (folder / STATUS).unlink(missing_ok=True)
         killed = _start_and_wait(prepared)
         status = read_status(folder)
         if status.get("status") in EXIT:
@@ -360,7 +356,7 @@ def _start_and_wait(prepared: Prepared) -> bool:
         cwd=ROOT,
         env=environment,
         start_new_session=True,  # Ctrl-C reaches the launcher alone, which passes it on in order
-        preexec_fn=_die_with_launcher,
+        preexec_fn=be_killed_with_parent,  # and the workers with torchrun
     )
     requests = 0
 
@@ -392,18 +388,10 @@ def _signal(pid: int, number: int) -> None:
         pass
 
 
-def _die_with_launcher() -> None:
-    """The kernel kills torchrun when the launcher dies, and the workers when torchrun does."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-
-
 def _report(prepared: Prepared, status: dict[str, Any]) -> None:
     print(f"{status['status']}: {status.get('message', '')}", flush=True)
     if status["status"] == "finished":
-        name = prepared.run_id.rpartition("/")[2]
-        records = Path(prepared.config.paths.records) / prepared.config.experiment
-        print(f"record: {records / name}.json", flush=True)
+        print(f"record: {record_path(prepared.config, prepared.run_id)}", flush=True)
     elif status["status"] == "failed":
         print(f"logs: {prepared.folder / 'logs'}", file=sys.stderr, flush=True)
 

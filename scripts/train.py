@@ -19,6 +19,8 @@ from typing import Any, TextIO
 
 import yaml
 
+from engine.record import write_atomically
+
 STATUS = "status.json"
 
 
@@ -44,6 +46,7 @@ def _train(folder: Path) -> None:
     from engine.checkpoint import CheckpointError
     from engine.config import read_config
     from engine.distributed import joined
+    from engine.memory import keep_freed_memory
     from engine.plan import make_plan, slots_of
     from engine.trainer import Trainer
     from tasks.catalog import task_class
@@ -54,6 +57,8 @@ def _train(folder: Path) -> None:
     threads = hardware.threads if isinstance(hardware.threads, int) else None
     with joined(hardware.device, hardware.timeout_s) as group:
         precision.configure(hardware, group.device, threads)
+        if group.device.type == "cpu":
+            keep_freed_memory()
         task = make_task(task_class(config.task.name), config, slots_of(config, group.world))
         plan = make_plan(config, task.unit, task.steps_per_epoch, group.world)
         trainer = Trainer(config, plan, task, group, folder, frozen["run_id"])
@@ -75,12 +80,11 @@ def _train(folder: Path) -> None:
 
 def make_task(kind: Any, config: Any, slots: int) -> Any:
     """The task of a configuration; its own options are read strictly."""
-    from engine.config import ConfigProblem, read_dataclass
+    from engine.config import ConfigProblem
     from tasks.base import Context
 
     problems: list[str] = []
-    model = read_dataclass(kind.ModelOptions, config.model, "model", problems)
-    data = read_dataclass(kind.DataOptions, config.data, "data", problems)
+    model, data = read_task_options(kind, config, problems)
     if problems:
         raise ConfigProblem(problems)
     context = Context(
@@ -94,12 +98,26 @@ def make_task(kind: Any, config: Any, slots: int) -> Any:
     return kind(model, data, context)
 
 
+def read_task_options(kind: Any, config: Any, problems: list[str]) -> tuple[Any, Any]:
+    """A task's model and data options; what is wrong with them is added to `problems`."""
+    from engine.config import read_dataclass
+
+    model = read_dataclass(kind.ModelOptions, config.model, "model", problems)
+    data = read_dataclass(kind.DataOptions, config.data, "data", problems)
+    return model, data
+
+
+def record_path(config: Any, run_id: str) -> Path:
+    """Where a finished run leaves its record."""
+    name = run_id.rpartition("/")[2]
+    return Path(config.paths.records, config.experiment, f"{name}.json")
+
+
 def write_run_record(frozen: Any, config: Any, plan: Any, outcome: Any, module: Any) -> None:
     """What a finished run leaves in results/."""
     from engine.provenance import describe_environment
     from engine.record import write_record
 
-    name = frozen["run_id"].rpartition("/")[2]
     record = {
         "run_id": frozen["run_id"],
         "experiment": config.experiment,
@@ -115,23 +133,27 @@ def write_run_record(frozen: Any, config: Any, plan: Any, outcome: Any, module: 
         "environment": describe_environment(),
         "config": {key: value for key, value in frozen["config"].items() if key != "paths"},
     }
-    write_record(Path(config.paths.records) / config.experiment / f"{name}.json", record)
+    write_record(record_path(config, frozen["run_id"]), record)
 
 
 def write_status(folder: Path, status: str, message: str, **more: Any) -> None:
     """Atomically: a reader sees the old status or the new one."""
-    scratch = folder / f".{STATUS}.tmp"
-    scratch.write_text(json.dumps({"status": status, "message": message, **more}) + "\n")
-    scratch.replace(folder / STATUS)
+    text = json.dumps({"status": status, "message": message, **more}) + "\n"
+    write_atomically(folder / STATUS, text.encode(), durable=False)
 
 
 def _die_with_parent() -> None:
     """A worker whose torchrun is killed gets SIGKILL from the kernel (Linux)."""
+    be_killed_with_parent()
+    if sys.platform == "linux" and os.getppid() == 1:  # it was already
+        sys.exit(1)
+
+
+def be_killed_with_parent() -> None:
+    """Asks the kernel to kill this process when its parent dies (Linux only)."""
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-        if os.getppid() == 1:
-            sys.exit(1)
 
 
 def _keep_log(folder: Path, rank: int) -> None:

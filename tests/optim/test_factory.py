@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from torch import nn
 
 from optim import NovoGrad, build_optimizer, build_param_groups
+from optim.novograd import DEFAULTS
 
 
 def parameters(device="cpu"):
@@ -57,6 +59,12 @@ def test_parameters_in_all_of_torchs_forms(form):
     }
     optimizer = build_optimizer("sgd", forms[form], lr=0.1)
     assert sum(len(group["params"]) for group in optimizer.param_groups) == 2
+
+
+def test_novograds_defaults_are_its_constructors():
+    parameters_of = inspect.signature(NovoGrad.__init__).parameters.values()
+    given = {p.name: p.default for p in parameters_of if p.default is not inspect.Parameter.empty}
+    assert given == DEFAULTS
 
 
 def test_defaults_are_the_recipes():
