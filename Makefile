@@ -77,6 +77,10 @@ bench-optim: setup ## time NovoGrad's step against torch's optimizers and other 
 bench-engine: setup ## time a training step through the engine against a bare loop
 	@$(RUN) -m scripts.bench_engine
 
+.PHONY: bench-input
+bench-input: setup ## images per second and core, against torchvision's reference pipeline
+	@$(RUN) -m scripts.bench_input
+
 .PHONY: lock
 lock: setup ## resolve pyproject.toml's dependencies anew into requirements.lock
 	@$(RUN) -m scripts.lock

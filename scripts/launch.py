@@ -36,7 +36,14 @@ from scripts.train import STATUS, be_killed_with_parent, make_task, read_task_op
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / "configs"
-EXIT = {"finished": 0, "failed": 1, "checkpoint_problem": 3, "diverged": 5, "preempted": 75}
+EXIT = {
+    "finished": 0,
+    "failed": 1,
+    "data_problem": 2,
+    "checkpoint_problem": 3,
+    "diverged": 5,
+    "preempted": 75,
+}
 BUSY = 4
 
 

@@ -46,10 +46,12 @@ def main() -> int:
 def lock_lines(packages: list[dict[str, Any]], wanted: Iterable[str]) -> list[str]:
     """`name==version` lines in alphabetical order."""
     elsewhere = _needed_on("Darwin", packages, wanted)
+    own = {canonicalize_name(r.name): r.marker for r in map(Requirement, wanted) if r.marker}
     lines = []
     for package in sorted(packages, key=lambda p: canonicalize_name(p["name"])):
         name = canonicalize_name(package["name"])
         marker = "" if name in elsewhere else ' ; platform_system == "Linux"'
+        marker = f" ; {own[name]}" if name in own else marker
         version = package["version"].split("+")[0]  # a local build of a release stands for it
         lines.append(f"{name}=={version}{marker}\n")
     return lines

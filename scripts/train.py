@@ -49,6 +49,7 @@ def _train(folder: Path) -> None:
     from engine.memory import keep_freed_memory
     from engine.plan import make_plan, slots_of
     from engine.trainer import Trainer
+    from tasks.base import DataProblem
     from tasks.catalog import task_class
 
     frozen = yaml.safe_load((folder / "run.yaml").read_text())
@@ -72,6 +73,9 @@ def _train(folder: Path) -> None:
             if group.is_first:
                 write_status(folder, "checkpoint_problem", str(problem))
             raise SystemExit(1) from problem  # torchrun then ends those who wait for this one
+        except DataProblem as problem:  # of this process alone
+            write_status(folder, "data_problem", str(problem))
+            raise SystemExit(1) from problem
         if group.is_first:
             if outcome.status == "finished":
                 write_run_record(frozen, config, plan, outcome, trainer.module)

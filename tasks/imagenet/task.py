@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tasks.base import Batch, Carry, Counts, DataProblem, Headline, LossOut, Shard, Task
-from tasks.imagenet.data import (
-    ImageIndex,
-    ImageNetDataOptions,
-    MapDataset,
-    check_folders,
-    load_batches,
-    write_digits,
-)
+from tasks.imagenet.data import ImageBatches, ImageNetDataOptions
+from tasks.imagenet.digits import make_digits
+from tasks.imagenet.index import ImageIndex, check_folders
 from tasks.imagenet.model import ResNet, ResNetOptions
+from tasks.loading import Unreadable, load_batches
 from tasks.streams import eval_slots, shuffled_slots, slots_of_step
 
 MEANS = (123.68, 116.78, 103.94)  # red, green, blue, of 0 … 255
 RANGE = 127.5
-MAKERS = {"digits": write_digits}
+MAKERS = {"digits": make_digits}
 
 
 class ImageNet(Task):
@@ -50,6 +47,8 @@ class ImageNet(Task):
                 raise DataProblem(f"data.make: must be null or one of {[*MAKERS]}, not {make!r}")
             MAKERS[make](self.root)
         check_folders(self.root, self.model_options.classes)
+        for split in (self._train, self._val):  # the list of files is then there for every worker
+            assert len(split.index)
 
     @property
     def epoch_units(self) -> int:
@@ -70,13 +69,18 @@ class ImageNet(Task):
         context = self.context
         slots = shuffled_slots(self.epoch_units, context.micro, context.seed)
         keys = slots_of_step(slots, self.steps_per_epoch, context.slots, shard, position)
-        return load_batches(self._train, keys, context.data_workers)
+        return self._load(self._train, keys)
 
     def eval_batches(self, split: str, shard: Shard) -> Iterator[Batch]:
         if split not in self.splits:
             raise ValueError(f"ImageNet: split must be one of {self.splits}, not {split!r}")
         keys = map(list, eval_slots(len(self._val.index), self.context.eval_batch, shard))
-        return load_batches(self._val, keys, self.context.data_workers)
+        return self._load(self._val, keys)
+
+    def _load(self, source: ImageBatches, keys: Iterable[Sequence[Any]]) -> Iterator[Batch]:
+        allowed = self.data_options.max_unreadable
+        unreadable = Unreadable(allowed, len(source.index), "data.max_unreadable")
+        return load_batches(source, keys, self.context.data_workers, unreadable)
 
     def loss(self, model: nn.Module, batch: Batch, carry: Carry) -> LossOut:
         logits = _logits(model, batch)
@@ -88,25 +92,27 @@ class ImageNet(Task):
         place = places(logits, labels)
         top1, top5 = torch.stack([(place < 1).sum(), (place < 5).sum()]).tolist()
         loss = F.cross_entropy(logits, labels, reduction="sum").item()
-        return {"images": float(len(labels)), "top1": top1, "top5": top5, "loss": loss}, None
+        counts = {"images": float(len(labels)), "top1": top1, "top5": top5, "loss": loss}
+        return counts | {"unreadable": float(batch.tensors.get("unreadable", 0))}, None
 
     def summarize(self, split: str, counts: Mapping[str, float]) -> dict[str, float]:
-        images = counts["images"]
+        """An image that can't be read is one that was not recognised."""
+        images = counts["images"] + counts["unreadable"]
         return {
             "top1": 100 * counts["top1"] / images,
             "top5": 100 * counts["top5"] / images,
-            "loss": counts["loss"] / images,
+            "loss": counts["loss"] / counts["images"],
         }
 
     @cached_property
-    def _train(self) -> MapDataset:
+    def _train(self) -> ImageBatches:
         return self._dataset("train")
 
     @cached_property
-    def _val(self) -> MapDataset:
+    def _val(self) -> ImageBatches:
         return self._dataset("val")
 
-    def _dataset(self, split: str) -> MapDataset:
+    def _dataset(self, split: str) -> ImageBatches:
         check_folders(self.root, self.model_options.classes)
         index = ImageIndex(self.root, split)
         wanted = self.data_options.train_images
@@ -115,7 +121,7 @@ class ImageNet(Task):
                 f"{self.root / split}: {len(index):,} images, but there must be {wanted:,} "
                 "(data.train_images); is the set complete?"
             )
-        return MapDataset(index, self.data_options.image_size, self.context.seed)
+        return ImageBatches(index, self.data_options.image_size, self.context.seed)
 
 
 def places(logits: Tensor, labels: Tensor) -> Tensor:
