@@ -58,6 +58,14 @@ test-slow: setup ## the studies that the default tests leave out: many random ki
 smoke: setup ## one experiment from command to record on made-up data, in seconds
 	@$(RUN) -m scripts.launch experiment=imagenet/novograd_100ep scale=smoke
 
+.PHONY: reproduce-imagenet
+reproduce-imagenet: setup ## Tables 1-3 on GPUs, Table 1 on small data without (SCALE= TABLES= ARGS=)
+	@$(RUN) -m scripts.reproduce imagenet $(REPRODUCE)
+
+# What `make reproduce-… SCALE=mini TABLES=1,3 SEEDS=0,1,2 ARGS="…"` passes on.
+REPRODUCE = $(if $(SCALE),scale=$(SCALE)) $(if $(TABLES),--tables $(TABLES)) \
+	$(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
+
 .PHONY: check
 check: setup ## lint, formatting, types
 	@$(RUN) -m ruff check .

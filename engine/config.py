@@ -52,6 +52,9 @@ class ScheduleConfig:
     power: float = 2.0
     floor: float = 0.0
     floor_mode: str = "add"
+    start: float = 0.0  # the learning rate that a warm-up begins with
+    milestones: list[str] = field(default_factory=list)  # durations: where a staircase steps down
+    factor: float = 0.1
 
 
 @dataclass(frozen=True)

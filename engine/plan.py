@@ -131,6 +131,9 @@ def make_plan(config: RunConfig, unit: str, steps_per_epoch: int, processes: int
     eval_every = steps_in(config.evaluation.every, "evaluation.every", total, 1)
     checkpoint_every = steps_in(config.checkpoint.every, "checkpoint.every", total, 1)
     log_every = steps_in(config.tracking.log_every, "tracking.log_every", total, 1)
+    milestones = tuple(
+        steps_in(text, "schedule.milestones", total, 1) for text in config.schedule.milestones
+    )
     schedule = None
     try:
         lr = config.optimizer.get("lr")
@@ -140,7 +143,17 @@ def make_plan(config: RunConfig, unit: str, steps_per_epoch: int, processes: int
             raise ValueError(f"optimizer.lr must be finite and not negative, not {lr!r}")
         s = config.schedule
         schedule = Schedule(
-            s.shape, float(lr), total, warmup, s.warmup_from, s.power, s.floor, s.floor_mode
+            s.shape,
+            float(lr),
+            total,
+            warmup,
+            s.warmup_from,
+            s.power,
+            s.floor,
+            s.floor_mode,
+            s.start,
+            milestones,
+            s.factor,
         )
     except ValueError as problem:
         problems.append(str(problem))

@@ -23,7 +23,7 @@ from torchvision import transforms  # type: ignore[import-untyped]
 
 from engine.memory import keep_freed_memory
 from tasks.imagenet import images, jpeg
-from tasks.seeding import torch_generator
+from tasks.seeding import python_random
 
 TARGET = 1.5
 ROUNDS = 5
@@ -62,7 +62,7 @@ def torchvisions() -> Callable[[Path, int], object]:
     """What torchvision's reference script does with an image."""
     chain = transforms.Compose(
         [
-            transforms.RandomResizedCrop(SIZE, scale=images.CROP_AREA, antialias=True),
+            transforms.RandomResizedCrop(SIZE, scale=(images.SMALLEST_CROP, 1.0), antialias=True),
             transforms.RandomHorizontalFlip(0.5),
             transforms.PILToTensor(),
             transforms.ConvertImageDtype(torch.float),
@@ -79,13 +79,13 @@ def torchvisions() -> Callable[[Path, int], object]:
 
 def ours(path: Path, index: int) -> object:
     """What a loading process does with an image."""
-    return images.training_image(path, SIZE, torch_generator(0, "augment", 0, index))
+    return images.training_image(str(path), SIZE, python_random(0, "augment", 0, index))
 
 
 def with_pillow(path: Path, index: int) -> object:
     """The same where libjpeg-turbo is missing."""
-    generator = torch_generator(0, "augment", 0, index)
-    return images.augment(images.PillowPicture(path.read_bytes()), SIZE, generator)
+    random = python_random(0, "augment", 0, index)
+    return images.augment(images.PillowPicture(path.read_bytes()), SIZE, random)
 
 
 def seconds_per_image(

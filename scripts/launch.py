@@ -29,9 +29,11 @@ from engine.config import (
     RunConfig,
     did_you_mean,
     read_config,
+    read_dataclass,
 )
 from engine.plan import Plan, make_plan, slots_of
 from engine.record import write_atomically
+from engine.scaling import Multiply, multiply
 from scripts.train import STATUS, be_killed_with_parent, make_task, read_task_options, record_path
 
 ROOT = Path(__file__).parent.parent
@@ -96,7 +98,7 @@ def prepare(arguments: list[str], *, need_data: bool = True) -> Prepared:
     if need_data:
         task.check_data()
     plan = make_plan(config, task.unit, task.steps_per_epoch, int(config.hardware.processes))
-    mark = fingerprint(asdict(config), NOT_SCIENCE)
+    mark = fingerprint(asdict(config), (*NOT_SCIENCE, "seed"))  # the same for all seeds
     return Prepared(config, plan, task, f"{config.experiment}-{mark}-s{config.seed}", mark)
 
 
@@ -127,9 +129,9 @@ def compose(arguments: list[str]) -> dict[str, Any]:
         else:
             values.append(override)
     if "experiment" not in choices:
-        problems.append(f"experiment is missing; there are {', '.join(_options('experiment'))}")
+        problems.append(f"experiment is missing; there are {', '.join(options_of('experiment'))}")
     if "scale" not in choices:
-        choices["scale"] = _default_scale()
+        choices["scale"] = default_scale()
     if problems:
         raise ConfigProblem(problems)
     try:
@@ -139,8 +141,16 @@ def compose(arguments: list[str]) -> dict[str, Any]:
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as problem:
         raise ConfigProblem([" ".join(str(problem).split())]) from problem
     raw |= {"experiment": choices["experiment"], "scale": choices["scale"]}
-    for override in values:
+    # First what a scale makes of the recipe, then the user's own values, which stand as they are.
+    factors = [v for v in values if v.key_or_group.split(".")[0] == "multiply"]
+    for override in factors:
         _apply(raw, override, problems)
+    by = read_dataclass(Multiply, raw.pop("multiply", {}), "multiply", problems)
+    if by is not None:
+        multiply(raw, by, problems)
+    for override in values:
+        if override not in factors:
+            _apply(raw, override, problems)
     if problems:
         problems += _other_problems(raw)
         raise ConfigProblem(problems)
@@ -188,20 +198,22 @@ def _other_problems(raw: dict[str, Any]) -> list[str]:
     return []
 
 
-def _options(group: str) -> list[str]:
+def options_of(group: str) -> list[str]:
+    """The files of a config group."""
     folder = CONFIGS / group
     names = (p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.yaml"))
     return sorted(name for name in names if not name.endswith("base"))
 
 
 def _check_choice(group: str, choice: str) -> list[str]:
-    known = _options(group)
+    known = options_of(group)
     if choice in known:
         return []
     return [f"{group}={choice} does not exist{did_you_mean(choice, known)}"]
 
 
-def _default_scale() -> str:
+def default_scale() -> str:
+    """The paper's where there is a GPU, otherwise mini, with a line that says so."""
     import torch
 
     if torch.cuda.is_available():

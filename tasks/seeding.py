@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 
 import numpy as np
 import torch
@@ -17,6 +18,11 @@ def derive_seed(*parts: int | str) -> int:
 def torch_generator(*parts: int | str) -> torch.Generator:
     """A CPU generator that starts at `derive_seed(*parts)`."""
     return torch.Generator().manual_seed(derive_seed(*parts))
+
+
+def python_random(*parts: int | str) -> random.Random:
+    """The same for single numbers, where a call of torch would take longer than the draw."""
+    return random.Random(derive_seed(*parts))
 
 
 def permutation(length: int, *parts: int | str) -> np.ndarray:

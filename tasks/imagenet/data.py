@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from tasks.base import DataProblem
-from tasks.imagenet.images import UnreadableImage, evaluation_image, training_image
+from tasks.imagenet.images import (
+    SMALLEST_CROP,
+    UnreadableImage,
+    evaluation_image,
+    training_image,
+)
 from tasks.imagenet.index import ImageIndex
 from tasks.loading import Loaded
-from tasks.seeding import torch_generator
+from tasks.seeding import python_random
 from tasks.streams import Item
 
 
@@ -22,6 +27,7 @@ class ImageNetDataOptions:
     name: str = "imagenet"
     folder: str = "imagenet"  # below the data root
     image_size: int = 224  # side of what the model sees
+    smallest_crop: float = SMALLEST_CROP  # share of the area that a training crop has at least
     make: str | None = None
     train_images: int | None = None  # how many there must be, and are planned with if none are
     max_unreadable: float = 0.0001  # share of the files; more of them end the run
@@ -30,23 +36,25 @@ class ImageNetDataOptions:
 class ImageBatches:
     """An Item gives its augmented image, a plain index the central one."""
 
-    def __init__(self, index: ImageIndex, image_size: int, seed: int) -> None:
-        self.index = index
-        self.image_size = image_size
-        self.seed = seed
+    def __init__(
+        self, index: ImageIndex, image_size: int, seed: int, smallest_crop: float = SMALLEST_CROP
+    ) -> None:
+        self.index, self.image_size = index, image_size
+        self.seed, self.smallest_crop = seed, smallest_crop
 
     def __getitems__(self, keys: list[Item] | list[int]) -> Loaded | DataProblem:
         """Unreadable images are left out, which the loss's weight accounts for."""
         size = self.image_size
         pixels = torch.empty(len(keys), size, size, 3, dtype=torch.uint8)
+        slots = pixels.numpy()
         labels: list[int] = []
         unreadable: dict[str, str] = {}
         for key in keys:
             index = key.index if isinstance(key, Item) else key
             try:
-                pixels[len(labels)] = self.image(key)
+                slots[len(labels)] = self.image(key)
             except UnreadableImage as problem:
-                unreadable[str(self.index.path(index))] = str(problem)
+                unreadable[self.index.path(index)] = str(problem)
             else:
                 labels.append(int(self.index.labels[index]))
         if not labels:
@@ -60,9 +68,10 @@ class ImageBatches:
             tensors["unreadable"] = torch.tensor(len(unreadable))
         return Loaded(tensors, len(keys), unreadable)
 
-    def image(self, key: Item | int) -> Tensor:
+    def image(self, key: Item | int) -> np.ndarray:
         """uint8 (H, W, 3)."""
         if isinstance(key, Item):
-            generator = torch_generator(self.seed, "augment", key.epoch, key.index)
-            return training_image(self.index.path(key.index), self.image_size, generator)
+            random = python_random(self.seed, "augment", key.epoch, key.index)
+            path = self.index.path(key.index)
+            return training_image(path, self.image_size, random, self.smallest_crop)
         return evaluation_image(self.index.path(key), self.image_size)

@@ -36,26 +36,28 @@ class _Factor(ctypes.Structure):
     _fields_ = [("numerator", ctypes.c_int), ("denominator", ctypes.c_int)]
 
 
-class JpegError(Exception):
-    """The library does not decode this file."""
+class Declined(Exception):
+    """A quick decoder does not take this file; Pillow may."""
 
 
 class JpegPicture:
     """An encoded JPEG whose size is known."""
 
+    can_shrink = True
+
     def __init__(self, data: bytes) -> None:
         library, handle = _own_handle()
         if library.tj3DecompressHeader(handle, data, len(data)) != 0:
-            raise JpegError(library.tj3GetErrorStr(handle).decode())
+            raise Declined(library.tj3GetErrorStr(handle).decode())
         self._data = data
         self.height: int = library.tj3Get(handle, _HEIGHT)
         self.width: int = library.tj3Get(handle, _WIDTH)
         self._block = _BLOCK_WIDTH.get(library.tj3Get(handle, _SUBSAMPLING), 0)
         colours = library.tj3Get(handle, _COLORS)
         if colours not in (_RGB, _YCBCR, _GREY) or library.tj3Get(handle, _PRECISION) != 8:
-            raise JpegError("not RGB, YCbCr or grey in eight bits")
+            raise Declined("not RGB, YCbCr or grey in eight bits")
         if not self._block:
-            raise JpegError("an unknown subsampling of colours")
+            raise Declined("an unknown subsampling of colours")
 
     def part(self, box: Box, shrink: int) -> np.ndarray:
         """uint8 (height, width, 3): a part of the image that is reduced by `shrink`.
@@ -81,7 +83,7 @@ class JpegPicture:
             or library.tj3SetCroppingRegion(handle, region)
             or library.tj3Decompress8(handle, data, len(data), pixels.ctypes.data, 0, _PIXELS_RGB)
         ):
-            raise JpegError(library.tj3GetErrorStr(handle).decode())
+            raise Declined(library.tj3GetErrorStr(handle).decode())
         return pixels[top - y0 : top - y0 + height, left - x0 : left - x0 + width]
 
 
@@ -97,7 +99,7 @@ def _own_handle() -> tuple[Any, int]:
     """The library and this thread's decompressor, kept for its life."""
     library = _library()
     if library is None:
-        raise JpegError("no libjpeg-turbo")
+        raise Declined("no libjpeg-turbo")
     if not hasattr(_of_thread, "handle"):
         _of_thread.handle = library.tj3Init(_DECOMPRESS)
     return library, _of_thread.handle

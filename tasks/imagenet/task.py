@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tasks.base import Batch, Carry, Counts, DataProblem, Headline, LossOut, Shard, Task
+from tasks.imagenet.cifar10 import make_cifar10
 from tasks.imagenet.data import ImageBatches, ImageNetDataOptions
 from tasks.imagenet.digits import make_digits
 from tasks.imagenet.index import ImageIndex, check_folders
@@ -21,7 +22,7 @@ from tasks.streams import eval_slots, shuffled_slots, slots_of_step
 
 MEANS = (123.68, 116.78, 103.94)  # red, green, blue, of 0 … 255
 RANGE = 127.5
-MAKERS = {"digits": make_digits}
+MAKERS = {"digits": make_digits, "cifar10": make_cifar10}
 
 
 class ImageNet(Task):
@@ -121,7 +122,8 @@ class ImageNet(Task):
                 f"{self.root / split}: {len(index):,} images, but there must be {wanted:,} "
                 "(data.train_images); is the set complete?"
             )
-        return ImageBatches(index, self.data_options.image_size, self.context.seed)
+        options = self.data_options
+        return ImageBatches(index, options.image_size, self.context.seed, options.smallest_crop)
 
 
 def places(logits: Tensor, labels: Tensor) -> Tensor:

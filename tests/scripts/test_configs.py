@@ -12,7 +12,7 @@ from scripts import launch
 from tasks.catalog import TASKS
 
 ROOT = Path(__file__).parents[2]
-EXPERIMENTS = launch._options("experiment")
+EXPERIMENTS = launch.options_of("experiment")
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)

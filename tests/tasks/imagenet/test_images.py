@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor
+from scipy.stats import ks_2samp  # type: ignore[import-untyped]
 from torchvision.transforms import (  # type: ignore[import-untyped]
     Compose,
     InterpolationMode,
@@ -24,67 +24,84 @@ from tasks.imagenet import images
 from tasks.imagenet.data import ImageBatches
 from tasks.imagenet.index import ImageIndex
 from tasks.imagenet.jpeg import SHRINKS, Box, JpegPicture, is_available
-from tasks.seeding import torch_generator
+from tasks.seeding import python_random
 from tasks.streams import Item
 
 
-@pytest.mark.parametrize("size", [(375, 500), (64, 64), (3, 400), (400, 3), (1, 1)])
-def test_crops_are_torchvisions(size: tuple[int, int]):
-    """Also those that no attempt fits, where the middle is taken."""
-    for seed in range(150):
-        torch.manual_seed(seed)
-        expected = RandomResizedCrop.get_params(torch.empty(3, *size), [0.05, 1], [3 / 4, 4 / 3])
-        assert images.crop_box(*size, torch.Generator().manual_seed(seed)) == tuple(expected)
+@pytest.mark.parametrize("size", [(375, 500), (500, 333), (64, 64), (100, 150)])
+def test_crops_are_distributed_as_torchvisions(size: tuple[int, int]):
+    """Areas, ratios and places: two-sample Kolmogorov-Smirnov tests."""
+    torch.manual_seed(0)
+    image, random = torch.empty(3, *size), python_random(0)
+    theirs = [RandomResizedCrop.get_params(image, [0.05, 1], [3 / 4, 4 / 3]) for _ in range(3000)]
+    ours = [images.crop_box(*size, random) for _ in range(3000)]
+    for name, statistic in {
+        "area": lambda top, left, height, width: height * width,
+        "ratio": lambda top, left, height, width: width / height,
+        "top": lambda top, left, height, width: top,
+        "left": lambda top, left, height, width: left,
+        "middle": lambda top, left, height, width: top + height / 2,
+    }.items():
+        found = ks_2samp([statistic(*box) for box in ours], [statistic(*box) for box in theirs])
+        assert found.pvalue > 1e-4, name
+
+
+@pytest.mark.parametrize("size", [(3, 400), (400, 3), (1, 1)])
+def test_where_no_crop_fits_the_middle_is_taken_as_by_torchvision(size: tuple[int, int]):
+    expected = RandomResizedCrop.get_params(torch.empty(3, *size), [0.999, 1], [3 / 4, 4 / 3])
+    assert images.crop_box(*size, python_random(0), 0.999) == tuple(expected)
 
 
 def test_augmentation_depends_on_seed_epoch_and_index_only(data_root: Path):
     index = ImageIndex(data_root / "few", "train")
 
-    def image(key: Item | int, seed: int = 0) -> Tensor:
+    def image(key: Item | int, seed: int = 0) -> np.ndarray:
         return ImageBatches(index, 16, seed).image(key)
 
-    assert torch.equal(image(Item(0, 3)), image(Item(0, 3)))
+    assert np.array_equal(image(Item(0, 3)), image(Item(0, 3)))
     for other in (image(Item(1, 3)), image(Item(0, 4)), image(Item(0, 3), seed=1), image(3)):
-        assert not torch.equal(image(Item(0, 3)), other)
+        assert not np.array_equal(image(Item(0, 3)), other)
 
 
 class Pixels:
     """A picture that lies in memory."""
 
-    def __init__(self, pixels: Tensor) -> None:
+    can_shrink = True
+
+    def __init__(self, pixels: np.ndarray) -> None:
         self.pixels = pixels
         self.height, self.width = pixels.shape[:2]
 
     def part(self, box: Box, shrink: int) -> np.ndarray:
         top, left, height, width = box
         reduced = self.pixels[::shrink, ::shrink]
-        return reduced[top : top + height, left : left + width].numpy()
+        return reduced[top : top + height, left : left + width]
 
 
 def test_half_of_the_images_are_mirrored():
-    ramp = Pixels(torch.arange(200, dtype=torch.uint8)[None, :, None].repeat(200, 1, 3))
-    crops = [images.augment(ramp, 8, torch_generator(0, "augment", 0, i)) for i in range(200)]
+    ramp = Pixels(np.tile(np.arange(200, dtype=np.uint8)[None, :, None], (200, 1, 3)))
+    crops = [images.augment(ramp, 8, python_random(0, "augment", 0, i)) for i in range(200)]
     mirrored = sum(bool(crop[0, 0, 0] > crop[0, -1, 0]) for crop in crops)
     assert abs(mirrored - 100) < 4 * math.sqrt(50)  # four standard deviations
 
 
 def test_evaluation_takes_the_middle():
     """(256, 512) at 224 is not resized; (128, 256) is doubled first."""
-    pixels = torch.randint(0, 256, (256, 512, 3), dtype=torch.uint8)
-    assert torch.equal(images.central(Pixels(pixels), 224), pixels[16:240, 144:368])
-    flat = Pixels(torch.full((128, 256, 3), 77, dtype=torch.uint8))
-    assert torch.equal(images.central(flat, 224), torch.full((224, 224, 3), 77, dtype=torch.uint8))
+    pixels = np.random.default_rng(0).integers(0, 256, (256, 512, 3), dtype=np.uint8)
+    assert np.array_equal(images.central(Pixels(pixels), 224), pixels[16:240, 144:368])
+    flat = Pixels(np.full((128, 256, 3), 77, dtype=np.uint8))
+    assert np.array_equal(images.central(flat, 224), np.full((224, 224, 3), 77, dtype=np.uint8))
     assert images.central(Pixels(pixels), 16).shape == (16, 16, 3)
 
 
 @pytest.mark.parametrize("size", [(375, 500), (333, 500), (500, 375), (61, 64), (300, 1000)])
 def test_evaluation_is_torchvisions(size: tuple[int, int]):
     """To the rounding of one level: sizes, places and pixels."""
-    pixels = torch.randint(0, 256, (*size, 3), dtype=torch.uint8)
-    planes = pixels.permute(2, 0, 1).double()
+    pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
+    planes = torch.from_numpy(pixels).permute(2, 0, 1).double()
     resized = TF.resize(planes, [256], InterpolationMode.BILINEAR, antialias=False)
     expected = TF.center_crop(resized, [224, 224]).permute(1, 2, 0)
-    assert (images.central(Pixels(pixels), 224) - expected).abs().max() <= 1
+    assert np.abs(images.central(Pixels(pixels), 224) - expected.numpy()).max() <= 1
 
 
 def photo(height: int, width: int, seed: int) -> Image.Image:
@@ -116,7 +133,7 @@ KINDS = [
 @pytest.mark.parametrize("kind", range(len(KINDS) + 1))
 def test_a_part_of_a_jpeg_is_that_part_of_the_whole(kind: int, shrink: int):
     """Bit for bit, also at a reduced size, at the borders, and for grey-scale files."""
-    random = torch.Generator().manual_seed(shrink)
+    random = python_random(shrink)
     for seed, (height, width) in enumerate([(375, 500), (500, 333), (241, 187), (17, 40)]):
         image, options = photo(height, width, seed), KINDS[kind % len(KINDS)]
         data = jpeg(image.convert("L") if kind == len(KINDS) else image, **options)
@@ -155,7 +172,7 @@ def test_training_images_have_the_statistics_of_torchvisions_pipeline(tmp_path: 
     torch.manual_seed(0)
     moments = []
     for make in (
-        lambda i: images.training_image(file, 64, torch_generator(i)).numpy(),
+        lambda i: images.training_image(str(file), 64, python_random(i)),
         lambda _: np.asarray(reference(whole)),
     ):
         crops = np.stack([make(i) for i in range(150)]).astype(np.float64)
@@ -178,19 +195,47 @@ def test_other_colours_become_rgb(
     file = tmp_path / f"a.{suffix}"
     Image.new("RGB", (9, 8), (100, 100, 100)).convert(mode).save(file)
     for image in (
-        images.evaluation_image(file, 7),
-        images.training_image(file, 7, torch_generator(0)),
+        images.evaluation_image(str(file), 7),
+        images.training_image(str(file), 7, python_random(0)),
     ):
-        assert image.dtype == torch.uint8
+        assert image.dtype == np.uint8
         assert image.shape == (7, 7, 3)
-        assert (image.int() - 100).abs().max() <= 1  # JPEG rounds
+        assert np.abs(image.astype(int) - 100).max() <= 1  # JPEG rounds
 
 
 @needs_turbo
 def test_pillow_gives_the_same_training_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     file = tmp_path / "a.jpg"
     file.write_bytes(jpeg(photo(600, 800, 3), quality=90))
-    ours = [images.training_image(file, 64, torch_generator(i)) for i in range(20)]
+    ours = [images.training_image(str(file), 64, python_random(i)) for i in range(20)]
     monkeypatch.setattr(images, "is_available", lambda: False)
     for i, image in enumerate(ours):
-        assert torch.equal(image, images.training_image(file, 64, torch_generator(i)))
+        assert np.array_equal(image, images.training_image(str(file), 64, python_random(i)))
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "P", "I;16"])
+def test_pngs_are_what_pillow_makes_of_them(tmp_path: Path, mode: str):
+    """Also large ones, which are never reduced: that is for JPEGs."""
+    file = tmp_path / "a.png"
+    photo(300, 400, 0).convert("L" if mode == "I;16" else mode).convert(mode).save(file)
+    for seed in range(10):
+        image = images.training_image(str(file), 32, python_random(seed))
+        expected = images.augment(images.PillowPicture(file.read_bytes()), 32, python_random(seed))
+        assert np.array_equal(image, expected)
+    with Image.open(file) as opened:
+        whole = Pixels(np.array(opened.convert("RGB")))
+    assert np.array_equal(images.evaluation_image(str(file), 32), images.central(whole, 32))
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.jpg"])
+def test_damaged_files_are_unreadable(tmp_path: Path, name: str):
+    file = tmp_path / name
+    photo(60, 80, 0).save(file)
+    data = file.read_bytes()
+    for damaged in (b"", data[:10], data[: len(data) // 2], b"x" * 100, data[:2] + b"\0" * 60):
+        file.write_bytes(damaged)
+        with pytest.raises(images.UnreadableImage):
+            images.training_image(str(file), 16, python_random(0))
+    file.unlink()
+    with pytest.raises(images.UnreadableImage, match="No such file"):
+        images.evaluation_image(str(file), 16)

@@ -47,7 +47,7 @@ def test_the_models_classes_are_the_folders(data_root: Path, tmp_path: Path):
 
 def test_labels_and_files_are_sorted(data_root: Path):
     index = ImageIndex(data_root / "digits", "val")
-    paths = [index.path(i) for i in range(len(index))]
+    paths = [Path(index.path(i)) for i in range(len(index))]
     assert paths == sorted((data_root / "digits" / "val").glob("*/*.JPEG"))
     assert index.classes == list("0123456789")
     assert [p.parent.name for p in paths] == [str(label) for label in index.labels]
@@ -103,7 +103,7 @@ def test_a_change_of_the_folders_is_seen(
         (cached,) = (tmp_path / "cache").rglob("*-val.npz")
         cached.write_bytes(cached.read_bytes()[:100])
     index = ImageIndex(tmp_path / "few", "val")
-    paths = [index.path(i) for i in range(len(index))]
+    paths = [Path(index.path(i)) for i in range(len(index))]
     assert paths == sorted((tmp_path / "few" / "val").glob("*/*.JPEG"))
 
 
