@@ -88,7 +88,8 @@ def prepare(arguments: list[str], *, need_data: bool = True) -> Prepared:
     _check_that_rooms_are_ours()
     config = read_config(compose(arguments))
     paths = {name: str(Path(given).absolute()) for name, given in asdict(config.paths).items()}
-    hardware = resolve_hardware(config.hardware, must_exist=need_data)
+    slots = config.batch.global_size // config.batch.micro
+    hardware = resolve_hardware(config.hardware, slots, must_exist=need_data)
     config = replace(config, hardware=hardware, paths=PathsConfig(**paths))
     problems = _check_names(config, TASKS)
     if problems:
@@ -222,8 +223,13 @@ def default_scale() -> str:
     return "mini"
 
 
-def resolve_hardware(hardware: HardwareConfig, *, must_exist: bool = True) -> HardwareConfig:
-    """`auto` becomes what this machine has: all visible GPUs, or the CPU."""
+def resolve_hardware(
+    hardware: HardwareConfig, slots: int, *, must_exist: bool = True
+) -> HardwareConfig:
+    """`auto` becomes what this machine has: all visible GPUs, or the CPU.
+
+    A step of few micro-batches (`slots`), as at small scales, takes as many GPUs as share them.
+    """
     import torch
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -235,7 +241,7 @@ def resolve_hardware(hardware: HardwareConfig, *, must_exist: bool = True) -> Ha
         problems.append("hardware.precision=fp16 needs a GPU; use bf16 or fp32 on a CPU")
     processes = hardware.processes
     if isinstance(processes, str):
-        processes = gpus if device == "cuda" else 1
+        processes = _sharing(slots, gpus) if device == "cuda" else 1
     elif device == "cuda" and must_exist and processes > gpus > 0:
         problems.append(f"hardware.processes={processes}, but {gpus} GPUs are visible")
     if problems:
@@ -244,6 +250,14 @@ def resolve_hardware(hardware: HardwareConfig, *, must_exist: bool = True) -> Ha
     if isinstance(threads, str):
         threads = max(1, len(os.sched_getaffinity(0)) // processes)
     return replace(hardware, device=device, processes=processes, threads=threads)
+
+
+def _sharing(slots: int, gpus: int) -> int:
+    """The most of these GPUs among which the micro-batches of a step divide evenly."""
+    most = max(n for n in range(1, gpus + 1) if slots % n == 0 or n == 1)
+    if most < gpus:
+        print(f"using {most} of {gpus} GPUs: a step has {slots} micro-batches", flush=True)
+    return most
 
 
 def _check_names(config: RunConfig, tasks: Any) -> list[str]:

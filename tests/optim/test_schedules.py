@@ -95,3 +95,28 @@ def test_bad_schedules_are_refused(options, message):
         Schedule(**{"shape": "cosine", "lr": 0.1, "total": 10, **options})
     with pytest.raises(ValueError, match="step must not be negative"):
         Schedule("cosine", lr=0.1, total=10)(-1)
+
+
+def test_staircase_with_a_warmup_from_a_rate_of_its_own():
+    """Goyal et al.: from 0.1 to 3.2 in five epochs, a tenth after 30, 60 and 80."""
+    schedule = Schedule("staircase", 3.2, 90, 5, start=0.1, milestones=(30, 60, 80))
+    assert schedule(0) == 0.1
+    assert schedule(4) == pytest.approx(0.1 + 3.1 * 4 / 5, rel=1e-15)
+    assert schedule(5) == schedule(29) == 3.2
+    for step, factor in ((30, 0.1), (59, 0.1), (60, 0.01), (79, 0.01), (80, 0.001), (89, 0.001)):
+        assert schedule(step) == pytest.approx(3.2 * factor, rel=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"shape": "staircase"}, "needs some"),
+        ({"shape": "cosine", "milestones": (3,)}, "belong to the staircase"),
+        ({"shape": "staircase", "milestones": (5, 3)}, "must increase"),
+        ({"shape": "cosine", "start": 2.0}, "start=2.0 is above lr"),
+        ({"shape": "cosine", "factor": -1.0}, "factor must be finite and not negative"),
+    ],
+)
+def test_wrong_staircases_are_refused(options, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        Schedule(**({"lr": 1.0, "total": 10} | options))

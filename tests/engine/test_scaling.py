@@ -1,0 +1,95 @@
+"""What a smaller scale makes of the paper's numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.config import ConfigProblem, read_config
+from engine.plan import Plan, make_plan
+from engine.scaling import Multiply, multiply
+from scripts import launch
+
+IMAGES = {"paper": 1_281_167, "mini": 50_000}
+
+
+def recipe(**changes):
+    raw = {
+        "budget": "90 epochs",
+        "batch": {"global_size": 8192, "micro": 128},
+        "optimizer": {"name": "sgd", "lr": 0.4, "weight_decay": 1e-4},
+        "schedule": {"warmup": "500 steps", "milestones": ["30 epochs", "5 %"]},
+        "evaluation": {"every": "1 epochs"},
+    }
+    return raw | changes
+
+
+def test_every_number_has_its_factor():
+    raw = recipe()
+    problems: list[str] = []
+    by = Multiply(epochs=0.1, steps=0.01, batch=0.125, lr=2.0, weight_decay=10.0)
+    multiply(raw, by, problems)
+    assert problems == []
+    assert raw == recipe(
+        budget="9 epochs",
+        batch={"global_size": 1024, "micro": 128},
+        optimizer={"name": "sgd", "lr": 0.8, "weight_decay": 1e-3},
+        schedule={"warmup": "5 steps", "milestones": ["3 epochs", "5 %"]},
+    )
+
+
+def test_one_changes_nothing_and_nonsense_is_left_to_the_reader():
+    for raw in (recipe(), recipe(budget="soon", optimizer={"lr": "much"}, schedule=7, batch=None)):
+        before = repr(raw)
+        problems: list[str] = []
+        multiply(raw, Multiply(), problems)
+        assert (repr(raw), problems) == (before, [])
+    raw = recipe(budget=100, schedule={"warmup": None})
+    multiply(raw, Multiply(0.5, 0.5, 0.5, 0.5, 0.5), [])
+    assert (raw["budget"], raw["schedule"]) == (100, {"warmup": None})
+
+
+def test_a_batch_stays_whole():
+    problems: list[str] = []
+    multiply(recipe(), Multiply(batch=1 / 3), problems)
+    assert problems == ["multiply.batch=0.333333 makes no whole batch of 8192: 2730.67"]
+
+
+def plan_of(experiment: str, scale: str, *words: str) -> Plan:
+    config = read_config(launch.compose([f"experiment={experiment}", f"scale={scale}", *words]))
+    return make_plan(config, "image", IMAGES[scale] // config.batch.global_size, 1)
+
+
+def test_mini_rows_keep_the_papers_ratios():
+    names = [f"imagenet/{n}" for n in launch_rows()]
+    paper = {name: plan_of(name, "paper") for name in names}
+    mini = {name: plan_of(name, "mini") for name in names}
+    first = "imagenet/novograd_100ep"
+    for name in names:
+        for quantity in ("units", "global_batch"):
+            ratio = getattr(paper[name], quantity) / getattr(paper[first], quantity)
+            own = getattr(mini[name], quantity) / getattr(mini[first], quantity)
+            assert own == pytest.approx(ratio, rel=0.02), (name, quantity)
+        share = paper[name].warmup / paper[name].steps
+        # To half a step: mini runs with large batches have few.
+        assert abs(mini[name].warmup - share * mini[name].steps) <= 0.8
+        assert mini[name].schedule.lr == paper[name].schedule.lr
+
+
+def launch_rows() -> list[str]:
+    table1 = ["sgd_100ep", "sgd_200ep", "adamw_100ep", "adamw_200ep"]
+    table1 += [f"novograd_{n}ep" for n in (100, 200, 300)]
+    large = ["1k", "8k", "32k"]
+    return table1 + [f"novograd_{b}_90ep" for b in large] + ["novograd_32k_90ep_warmup"]
+
+
+def test_the_users_own_values_are_not_multiplied():
+    name = "imagenet/novograd_100ep"
+    assert plan_of(name, "mini", "budget='7 steps'", "batch.global_size=128").steps == 7
+    twice = plan_of(name, "mini", "multiply.epochs=0.06")
+    assert twice.steps == 2 * plan_of(name, "mini").steps
+
+
+@pytest.mark.parametrize("word", ["multiply.epoch=1", "multiply.batch=many", "multiply=3"])
+def test_bad_factors_are_named(word):
+    with pytest.raises(ConfigProblem, match="multiply"):
+        launch.compose(["experiment=imagenet/novograd_100ep", "scale=mini", word])

@@ -1,0 +1,93 @@
+"""The paper as data: every experiment is its row, every row has its experiment."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import yaml
+
+from engine.config import read_config
+from engine.plan import make_plan
+from results.schema import PAPER, PaperProblem, Row, read_paper
+from scripts import launch
+from tasks.catalog import TASKS
+
+ROWS = [row for table in read_paper() for row in table.rows]
+RUN = [row for row in ROWS if row.experiment or row.rerun]
+EPOCH = {"imagenet": 1_281_167}
+
+
+@pytest.mark.parametrize("row", RUN, ids=lambda row: row.row)
+def test_every_experiment_is_its_row(row: Row):
+    experiment = str(row.experiment or row.rerun)
+    config = read_config(launch.compose([f"experiment={experiment}", "scale=paper"]))
+    found = {
+        "optimizer": config.optimizer["name"],
+        "lr": config.optimizer["lr"],
+        "weight_decay": config.optimizer["weight_decay"],
+        "epochs": float(config.budget.removesuffix(" epochs")),
+        "batch": config.batch.global_size,
+        "warmup": config.schedule.warmup,
+    }
+    assert row.recipe == {name: found[name] for name in row.recipe}
+    if "warmup" not in row.recipe and not row.why and not row.rerun:
+        assert config.schedule.warmup == "0 steps"  # the paper says nothing of one
+
+
+@pytest.mark.parametrize("row", RUN, ids=lambda row: row.row)
+def test_the_headline_is_what_the_row_claims(row: Row):
+    (table,) = (t for t in read_paper() if row in t.rows)
+    from tasks.catalog import task_class
+
+    assert task_class(table.task).headline.name in row.metrics
+
+
+def test_every_experiment_but_variants_is_a_row():
+    claimed = Counter(row.experiment or row.rerun for row in RUN)
+    assert set(claimed.values()) == {1}
+    experiments = {e for e in launch.options_of("experiment") if "/variant/" not in e}
+    assert experiments == set(claimed)
+
+
+def test_rows_that_are_shown_again_agree():
+    named = {row.row: row for row in ROWS}
+    assert len(named) == len(ROWS)
+    for row in ROWS:
+        if row.same_as:
+            other = named[row.same_as]
+            assert row.metrics.items() <= other.metrics.items()
+            assert row.printed.items() <= other.printed.items()
+
+
+def test_tables_belong_to_tasks():
+    assert {table.task for table in read_paper()} <= set(TASKS)
+    assert [table.table for table in read_paper()] == sorted({t.table for t in read_paper()})
+
+
+def test_steps_are_the_papers():
+    """Whole batches of an epoch: 1,251, 156 and 39 steps."""
+    for name, steps in {"1k": 112_590, "8k": 14_040, "32k": 3_510}.items():
+        words = [f"experiment=imagenet/novograd_{name}_90ep", "scale=paper"]
+        config = read_config(launch.compose(words))
+        plan = make_plan(config, "image", EPOCH["imagenet"] // config.batch.global_size, 8)
+        assert (plan.steps, plan.micro) == (steps, 128)
+        assert plan.accumulation * 8 * 128 == config.batch.global_size
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"cited": "somebody"}, "needs one of experiment, cited and same_as"),
+        ({"experiment": None}, "needs one of"),
+        ({"used": {"lr": 1}}, "does not say why"),
+        ({"metrics": {"val/top9": 1.0}}, "no tolerance"),
+        ({"metric": {}}, "unknown keys"),
+    ],
+)
+def test_a_wrong_row_is_refused(tmp_path, change, complaint):
+    raw = yaml.safe_load((PAPER / "table1.yaml").read_text())
+    raw["rows"][0] |= change
+    (tmp_path / "table1.yaml").write_text(yaml.safe_dump(raw))
+    with pytest.raises(PaperProblem, match=complaint):
+        read_paper(tmp_path)

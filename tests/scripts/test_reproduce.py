@@ -1,0 +1,138 @@
+"""A table with one command: side by side, resumable, honest about failures."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from engine.lock import hold_run_folder
+from scripts import reproduce
+
+ROOT = Path(__file__).parents[2]
+ROWS = ("novograd_32k_90ep_warmup", "novograd_8k_90ep", "novograd_32k_90ep")
+
+
+def command(folder: Path, *words: str) -> list[str]:
+    """Table 2 with three runs of a few steps each."""
+    paths = [f"paths.{name}={folder / name}" for name in ("data", "outputs", "records")]
+    few = ["scale=smoke", "hardware=cpu", "budget='6 steps'", "schedule.warmup='2 steps'"]
+    base = [sys.executable, "-m", "scripts.reproduce", "imagenet", "--tables", "2"]
+    return [*base, *few, *paths, *words]
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(folder, *words), cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("table")
+    return folder, run(folder)
+
+
+def test_one_command_runs_and_prints_a_table(finished):
+    folder, done = finished
+    assert done.returncode == 0, done.stderr
+    assert "Table 2 at scale smoke: 3 runs, 0 done, 3 to do" in done.stdout
+    records = [json.loads(p.read_text()) for p in folder.glob("records/imagenet/*/*.json")]
+    assert {r["experiment"] for r in records} == {f"imagenet/{row}" for row in ROWS}
+    (line,) = (x for x in done.stdout.splitlines() if "table2/novograd-32k-warmup" in x)
+    (own,) = (r for r in records if r["experiment"].endswith("warmup"))
+    assert line.split()[1:] == ["75.99", "not", "run", f"{own['final']['val/top1']:.2f}"]
+    assert "table2/you-8k (cited)" in done.stdout
+
+
+def test_a_second_call_runs_what_is_missing_only(finished):
+    folder, _ = finished
+    before = {p: p.stat().st_mtime_ns for p in folder.glob("records/imagenet/*/*.json")}
+    (victim,) = folder.glob("records/imagenet/novograd_8k_90ep/*.json")
+    victim.unlink()
+    (status,) = folder.glob("outputs/imagenet/novograd_8k_90ep-*/status.json")
+    status.unlink()
+    done = run(folder)
+    assert done.returncode == 0, done.stderr
+    assert "3 runs, 2 done, 1 to do" in done.stdout
+    after = {p: p.stat().st_mtime_ns for p in folder.glob("records/imagenet/*/*.json")}
+    assert {p for p in before if before[p] != after[p]} == {victim}
+
+
+def test_a_failure_does_not_stop_the_others(tmp_path):
+    words = [w for w in command(tmp_path)[7:] if w != "scale=smoke"]
+    job = reproduce.make_job("imagenet/novograd_8k_90ep", 0, [*words, "scale=smoke"])
+    job.prepared.folder.mkdir(parents=True)
+    with hold_run_folder(job.prepared.folder):
+        done = run(tmp_path)
+    assert done.returncode == 1
+    assert "imagenet/novograd_8k_90ep: exit status 4; see" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(list(tmp_path.glob("records/imagenet/*/*.json"))) == 2
+
+
+def test_ctrl_c_stops_all_and_the_same_command_goes_on(tmp_path):
+    words = ("budget='300 steps'", "--jobs", "2", "tracking.log_every='1 steps'")
+    process = subprocess.Popen(
+        command(tmp_path, *words),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    for _ in range(1200):
+        rows = [p for p in tmp_path.glob("outputs/imagenet/*/metrics.jsonl") if p.stat().st_size]
+        if len(rows) == 2:
+            break
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    output = process.communicate(timeout=120)[0]
+    assert process.returncode == 75, output
+    assert "the same command goes on" in output
+    for path in tmp_path.glob("outputs/imagenet/*/status.json"):
+        assert json.loads(path.read_text())["status"] == "preempted"
+    assert len(list(tmp_path.glob("outputs/imagenet/*/checkpoints/*.pt"))) >= 2
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["imagenets"], "invalid choice: 'imagenets'"),
+        (["imagenet", "--tables", "7"], "--tables 7: imagenet has [1, 2, 3]"),
+        (["imagenet", "--tables", "one"], "invalid"),
+        (["imagenet", "fast"], "'fast': write key=value"),
+        (["imagenet", "seed=3"], "seeds from --seeds"),
+        (["imagenet", "--jobs", "0"], "--jobs must be at least 1"),
+    ],
+)
+def test_a_wrong_command_line_is_one_message(words, complaint, capsys):
+    with pytest.raises(SystemExit) as ended:
+        reproduce.main(words)
+    assert ended.value.code == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_bad_configurations_end_before_anything_starts(tmp_path, capsys):
+    words = [f"paths.data={tmp_path}", f"paths.outputs={tmp_path / 'out'}", "hardware=cpu"]
+    assert reproduce.main(["imagenet", "scale=smoke", "optimizer.lr=-1", *words]) == 2
+    assert "Invalid learning rate: -1" in capsys.readouterr().err
+    assert reproduce.main(["imagenet", "scale=paper", *words]) == 2
+    assert "scripts.prepare imagenet --archives" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_which_experiments_belong_to_which_tables():
+    table1 = reproduce.experiments_of("imagenet", {1}, variants=False)
+    assert len(table1) == 7
+    everything = reproduce.experiments_of("imagenet", {1, 2, 3}, variants=True)
+    assert len(everything) == len(set(everything)) == 7 + 5 + 2 + 5
+    assert reproduce.chosen_tables("imagenet", None, "paper") == {1, 2, 3}
+    assert reproduce.chosen_tables("imagenet", None, "mini") == {1}
