@@ -13,76 +13,41 @@ archives' checksums that were found right, so that they are not read a second ti
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
-import re
 import shutil
 import tarfile
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
 from filelock import Timeout, UnixFileLock
 
 from tasks.base import DataProblem
+from tasks.imagenet.ilsvrc2012 import (
+    ILSVRC2012,
+    VAL_IMAGE,
+    ArchiveSet,
+    class_archives,
+    class_images,
+    class_streams,
+    members,
+    val_classes,
+)
 from tasks.imagenet.index import SPLITS, class_names
 
 SOURCE = "https://image-net.org"
-SYNSETS = "ILSVRC2012_devkit_t12/data/meta.mat"
-GROUND_TRUTH = "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt"
 COMPLETE = "complete.json"
 PARTIAL = ".partial"  # the end of a hidden folder's name
 
-WNID = re.compile(r"n[0-9]{8}")
-CLASS_ARCHIVE = re.compile(r"(n[0-9]{8})\.tar")
-VAL_IMAGE = re.compile(r"ILSVRC2012_val_([0-9]{8})\.JPEG")
 
 CHUNK = 1 << 22  # bytes read at once
-KIT_LIMIT = 1 << 26  # bytes of a file of the development kit; the real ones have 0.5 MB
 MARGIN = 0.05  # the last block of each file, 4 KiB at most for 110 kB, and the folders
 
 Report = Callable[[str, int, int], None]  # what is done, bytes done, bytes in all
-
-
-@dataclass(frozen=True)
-class Archive:
-    """A file, and how to know that it is the right one."""
-
-    name: str
-    md5: str
-    bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class ArchiveSet:
-    """The three files and what must come out of them."""
-
-    train: Archive
-    val: Archive
-    devkit: Archive
-    classes: int
-    train_images: int
-    val_images: int
-
-    @property
-    def archives(self) -> tuple[Archive, ...]:
-        return self.devkit, self.val, self.train
-
-
-ILSVRC2012 = ArchiveSet(
-    train=Archive("ILSVRC2012_img_train.tar", "1d675b47d978889d74fa0da5fadfb00e", 147_897_477_120),
-    val=Archive("ILSVRC2012_img_val.tar", "29b22e2961454d5413ddabcf34fc5622", 6_744_924_160),
-    devkit=Archive("ILSVRC2012_devkit_t12.tar.gz", "fa75699e90414af021442c21a62c3abf"),
-    classes=1000,
-    train_images=1_281_167,
-    val_images=50_000,
-)
 
 
 def unpack(
@@ -100,12 +65,12 @@ def unpack(
     )
     root.parent.mkdir(parents=True, exist_ok=True)
     with _alone(root):
-        classes = _class_archives(train, expected)
+        classes = class_archives(train, expected)
         _remove_partial(root)
         _check_target(root, set(classes))
         _check_space(root, classes, val.stat().st_size)
         _check_sums(archives, root, report, expected)
-        labels = _val_classes(devkit, set(classes), expected)
+        labels = val_classes(devkit, set(classes), expected)
         _unpack_val(val, root, list(classes), labels, report)
         _unpack_train(train, root, classes, report)
         _check_images(train, root, classes, labels, report, expected)
@@ -231,157 +196,6 @@ def _md5(path: Path, size: int, report: Report) -> str:
     return digest.hexdigest()
 
 
-# What the archives hold.
-
-
-def _members(
-    stream: IO[bytes], archive: str, pattern: re.Pattern[str]
-) -> Iterator[tuple[re.Match[str], tarfile.TarInfo]]:
-    """The files of a tar in their order; each has a name of the pattern, or it is a problem.
-
-    The name is matched as a whole, so none leads out of the folder that it is written into.
-    """
-    length = stream.seek(0, os.SEEK_END)
-    stream.seek(0)
-    try:
-        with tarfile.open(fileobj=stream, mode="r:") as tar:
-            while (member := tar.next()) is not None:
-                if member.isdir() and member.name == ".":
-                    continue
-                match = pattern.fullmatch(member.name.removeprefix("./"))
-                if match is None or member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
-                    raise DataProblem(
-                        f"{archive}: unexpected member {member.name!r} ({_kind(member)}); only"
-                        f" files with names as {pattern.pattern} belong there"
-                    )
-                if member.size < 1:
-                    raise DataProblem(f"{archive}: damaged: {member.name!r} is empty")
-                if member.offset_data + member.size > length:
-                    raise DataProblem(
-                        f"{archive}: cut off: {member.name!r} should have {member.size:,} bytes"
-                        f" from byte {member.offset_data:,} on, but the archive has {length:,}"
-                    )
-                yield match, member
-            stream.seek(tar.offset)
-            # tarfile takes a header that it can't read for the end; the end is a block of zeros
-            if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-                raise DataProblem(
-                    f"{archive}: cut off or damaged at byte {tar.offset:,} of {length:,}: neither"
-                    " a file nor the archive's end begins there"
-                )
-    except (tarfile.TarError, ValueError, OverflowError) as error:
-        raise DataProblem(f"{archive}: not a whole tar archive: {error}") from error
-
-
-def _kind(member: tarfile.TarInfo) -> str:
-    if member.issym() or member.islnk():
-        return f"a link to {member.linkname!r}"
-    if member.isdir():
-        return "a folder"
-    return "a file" if member.isreg() else "a device or the like"
-
-
-def _class_archives(path: Path, expected: ArchiveSet) -> dict[str, tarfile.TarInfo]:
-    """Where each class's tar lies in the tar of train, in the order of the file."""
-    found: dict[str, tarfile.TarInfo] = {}
-    with path.open("rb") as stream:
-        for match, member in _members(stream, str(path), CLASS_ARCHIVE):
-            if match[1] in found:
-                raise DataProblem(f"{path}: {member.name!r} is in it twice")
-            found[match[1]] = member
-    if len(found) != expected.classes:
-        raise DataProblem(
-            f"{path}: {len(found):,} archives of classes in it, but there must be"
-            f" {expected.classes:,}"
-        )
-    return found
-
-
-@contextmanager
-def _class_streams(path: Path) -> Iterator[Callable[[tarfile.TarInfo], IO[bytes]]]:
-    """Opens the tars in the tar as files of their own."""
-
-    def stream(member: tarfile.TarInfo) -> IO[bytes]:
-        found = outer.extractfile(member)
-        assert found is not None, "a regular file"
-        return found
-
-    with tarfile.open(path, "r:") as outer:
-        yield stream
-
-
-def _class_images(
-    path: Path, wnid: str, stream: IO[bytes]
-) -> Iterator[tuple[re.Match[str], tarfile.TarInfo]]:
-    return _members(stream, f"{path}, {wnid}.tar", re.compile(rf"{wnid}_[0-9]+\.JPEG"))
-
-
-def _val_classes(path: Path, wnids: set[str], expected: ArchiveSet) -> list[str]:
-    """The class of each validation image, in the order of their numbers."""
-    kit = _read_kit(path)
-    names = _class_of_id(f"{path}, {SYNSETS}", kit[SYNSETS], expected)
-    if set(names.values()) != wnids:
-        wnid = min(set(names.values()) ^ wnids)
-        here, there = f"{path}, {SYNSETS}", expected.train.name
-        here, there = (there, here) if wnid in wnids else (here, there)
-        raise DataProblem(f"class {wnid} is in {here}, but not in {there}; it must be in both")
-    lines = kit[GROUND_TRUTH].decode("ascii", errors="replace").split()
-    if len(lines) != expected.val_images:
-        raise DataProblem(
-            f"{path}, {GROUND_TRUTH}: {len(lines):,} lines, but there are"
-            f" {expected.val_images:,} validation images"
-        )
-    known = {str(number): wnid for number, wnid in names.items()}
-    for i, line in enumerate(lines, 1):
-        if line not in known:
-            raise DataProblem(
-                f"{path}, {GROUND_TRUTH}: line {i:,} must be the number of a class,"
-                f" 1 to {expected.classes:,}, not {line!r}"
-            )
-    return [known[line] for line in lines]
-
-
-def _read_kit(path: Path) -> dict[str, bytes]:
-    """The two files that matter, in memory."""
-    found: dict[str, bytes] = {}
-    try:
-        with tarfile.open(path, "r:gz") as tar:
-            for member in tar:
-                name = member.name.removeprefix("./")
-                if name in (SYNSETS, GROUND_TRUTH) and member.isreg() and member.size < KIT_LIMIT:
-                    file = tar.extractfile(member)
-                    found[name] = file.read() if file else b""
-    except (tarfile.TarError, ValueError, EOFError, zlib.error, OSError) as error:
-        raise DataProblem(f"{path}: not a whole tar.gz archive: {error}") from error
-    missing = {SYNSETS, GROUND_TRUTH} - set(found)
-    if missing:
-        raise DataProblem(f"{path}: no file {' and no file '.join(sorted(missing))} in it")
-    return found
-
-
-def _class_of_id(name: str, data: bytes, expected: ArchiveSet) -> dict[int, str]:
-    """WordNet's name of each class number; nodes with children are no classes."""
-    from scipy.io import loadmat  # type: ignore[import-untyped]
-
-    try:
-        synsets = np.atleast_1d(loadmat(io.BytesIO(data), squeeze_me=True)["synsets"])
-        leaves = [s for s in synsets if int(s["num_children"]) == 0]
-        found = {int(s["ILSVRC2012_ID"]): str(s["WNID"]) for s in leaves}
-    except Exception as error:  # whatever scipy makes of damaged bytes
-        raise DataProblem(f"{name}: not the table of ImageNet's classes: {error!r}") from error
-    whole = sorted(found) == list(range(1, expected.classes + 1))
-    if (
-        not whole
-        or len(leaves) != len(set(found.values()))
-        or not all(map(WNID.fullmatch, found.values()))
-    ):
-        raise DataProblem(
-            f"{name}: {len(leaves):,} classes, but there must be {expected.classes:,}, with"
-            f" numbers from 1 to {expected.classes:,} and names as n01440764"
-        )
-    return found
-
-
 # Writing.
 
 
@@ -425,7 +239,7 @@ def _unpack_val(
         report(what, 0, total)
         for wnid in wnids:
             (hidden / wnid).mkdir()
-        for match, member in _members(stream, str(path), VAL_IMAGE):
+        for match, member in members(stream, str(path), VAL_IMAGE):
             number = int(match[1])
             if not 1 <= number <= len(labels):
                 raise DataProblem(
@@ -446,7 +260,7 @@ def _unpack_train(
     left = {wnid: c for wnid, c in classes.items() if not _names(root / "train" / wnid)}
     done = total - sum(c.size for c in left.values())
     report(what, done, total)
-    with _class_streams(path) as open_class:
+    with class_streams(path) as open_class:
         for wnid, class_archive in left.items():
             archive = f"{path}, {wnid}.tar"
             images = 0
@@ -454,7 +268,7 @@ def _unpack_train(
                 open_class(class_archive) as stream,
                 _appearing(root / "train" / wnid) as hidden,
             ):
-                for match, member in _class_images(path, wnid, stream):
+                for match, member in class_images(path, wnid, stream):
                     _write(hidden / match[0], stream, member, archive)
                     images += 1
                     report(what, done + member.offset_data + member.size, total)
@@ -511,10 +325,10 @@ def _check_images(
 def _differing(path: Path, root: Path, classes: Mapping[str, tarfile.TarInfo]) -> list[Path]:
     """Class folders of train with other files than the archive's."""
     folders = []
-    with _class_streams(path) as open_class:
+    with class_streams(path) as open_class:
         for wnid, class_archive in classes.items():
             with open_class(class_archive) as stream:
-                names = {match[0] for match, _ in _class_images(path, wnid, stream)}
+                names = {match[0] for match, _ in class_images(path, wnid, stream)}
             folder = root / "train" / wnid
             if names != set(_image_sizes(folder)):
                 folders.append(folder)
