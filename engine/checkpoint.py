@@ -43,6 +43,10 @@ class CheckpointError(Exception):
     """A run can't save, or can't go on from what is there; the message is for the user."""
 
 
+class CannotSaveError(CheckpointError):
+    """A full disk or a broken one; what was saved before is there."""
+
+
 class DamagedError(Exception):
     """What is wrong with one checkpoint."""
 
@@ -127,7 +131,7 @@ class CheckpointStore:
         self._damaged: set[str] = set()
 
     def save(self, step: int, state: dict[str, Any], *, best: bool = False) -> Path:
-        """Writes a checkpoint that is there whole, or raises CheckpointError and leaves nothing."""
+        """Writes a checkpoint that is there whole, or raises CannotSaveError and leaves nothing."""
         needed = bytes_needed(state)
         for pause in PAUSES:
             try:
@@ -139,7 +143,7 @@ class CheckpointStore:
             return self._save_once(step, state, needed, best)
         except OSError as error:
             what = f"{self._failure(step, needed, error)}; earlier checkpoints are kept"
-            raise CheckpointError(what) from error
+            raise CannotSaveError(what) from error
 
     def load_latest(self) -> Loaded | None:
         """The newest whole checkpoint; the best is the last resort. None: there never was one."""

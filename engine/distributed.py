@@ -1,8 +1,12 @@
-"""The processes of a run: the only file of the engine that knows torch.distributed."""
+"""The processes of a run: the only file of the engine that knows torch.distributed.
+
+`python -m engine.distributed …` is torchrun, but quieter when a worker fails.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
@@ -91,3 +95,32 @@ def joined(device_type: str, timeout_s: float) -> Iterator[Group]:
     finally:
         if world > 1:
             dist.destroy_process_group()
+
+
+def is_lost_contact(error: BaseException | None) -> bool:
+    """True if another process is gone or silent: what is wrong is wrong there, not here."""
+    while error is not None:
+        # Gloo's are bare RuntimeErrors that begin with a place in its sources.
+        from_gloo = isinstance(error, RuntimeError) and "/gloo/" in str(error)
+        if from_gloo or isinstance(error, dist.DistError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def torchrun() -> int:
+    """Without the traceback that torchrun ends with when a worker fails: it is torchrun's own."""
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import main
+
+    os.environ["TORCHRUN_PID"] = str(os.getpid())  # so that a worker knows its parent
+    try:
+        main()
+    except (ChildFailedError, SignalException):
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(torchrun())

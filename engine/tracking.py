@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -72,15 +72,25 @@ class Tracker:
     def log(self, row: Row) -> None:
         row["step"]  # a row without one could not be cut back
         line = json.dumps(to_json(row), allow_nan=False)
-        self._file.write(line.encode() + b"\n")
-        self._file.flush()
+        with self._naming_the_file():
+            self._file.write(line.encode() + b"\n")
+            self._file.flush()
         if self._mirror is not None:
             self._mirror.log(row)
 
     def sync(self) -> None:
         """Makes the rows survive a power failure; call before a checkpoint is saved."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with self._naming_the_file():
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    @contextmanager
+    def _naming_the_file(self) -> Iterator[None]:
+        """An error of an open file (a full disk) does not say which file it is."""
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
 
     def finish(self, exit_code: int = 0) -> None:
         if not self._file.closed:

@@ -3,7 +3,7 @@
 Composes the configuration (the only file that knows Hydra), validates all of it, plans, freezes
 `outputs/<run id>/run.yaml`, starts the workers with torchrun and waits for them.
 
-Exit status: 0 finished · 1 failed · 2 bad configuration or data · 3 no usable checkpoint ·
+Exit status: 0 finished · 1 failed · 2 bad configuration, data or folder · 3 no good checkpoint ·
 4 the run's folder is in use · 5 diverged · 75 stopped on request, run again to go on.
 """
 
@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import yaml
 
@@ -34,7 +36,15 @@ from engine.config import (
 from engine.plan import Plan, make_plan, slots_of
 from engine.record import write_atomically
 from engine.scaling import Multiply, multiply
-from scripts.train import STATUS, be_killed_with_parent, make_task, read_task_options, record_path
+from scripts.train import (
+    STATUS,
+    STOP,
+    be_killed_with_parent,
+    make_task,
+    read_task_options,
+    record_path,
+    write_status,
+)
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / "configs"
@@ -320,19 +330,23 @@ def run(prepared: Prepared) -> int:
     from engine.lock import RunFolderBusy, hold_run_folder
 
     folder = prepared.folder
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with hold_run_folder(folder):
+    with ExitStack() as held:
+        try:
+            held.enter_context(hold_run_folder(folder))
             if read_status(folder).get("status") == "finished":
                 print(f"{prepared.run_id} is finished already: {folder}")
                 return 0
             freeze(prepared)
-            status = _supervise(prepared)
-    except RunFolderBusy as problem:
-        print(problem, file=sys.stderr)
-        return BUSY
+        except RunFolderBusy as problem:
+            print(problem, file=sys.stderr)
+            return BUSY
+        except OSError as problem:
+            outputs = prepared.config.paths.outputs
+            print(f"paths.outputs={outputs} can't be written to: {problem}", file=sys.stderr)
+            return 2
+        status = _supervise(prepared)
     _report(prepared, status)
-    return EXIT.get(str(status["status"]), 1)
+    return EXIT[status["status"]]
 
 
 def freeze(prepared: Prepared) -> None:
@@ -356,27 +370,39 @@ def read_status(folder: Path) -> dict[str, Any]:
 
 
 def _supervise(prepared: Prepared) -> dict[str, Any]:
-    """Runs torchrun; after a crash that no worker reported (a kill) once more, some times."""
-    hardware, folder = prepared.config.hardware, prepared.folder
-    for attempt in range(hardware.max_restarts + 1):
-        (folder / STATUS).unlink(missing_ok=True)
-        killed = _start_and_wait(prepared)
-        status = read_status(folder)
-        if status.get("status") in EXIT:
-            return status
-        if killed or attempt == hardware.max_restarts:
-            break
-        print(f"a worker was lost; restart {attempt + 1} of {hardware.max_restarts}", flush=True)
-    return {"status": "failed", "message": "the workers ended without a word"}
+    """Runs torchrun; again, some times, after the loss of a worker: one killed, or silent."""
+    folder, restarts = prepared.folder, prepared.config.hardware.max_restarts
+    with _Requests(folder / "logs") as requests:
+        for attempt in range(restarts + 1):
+            try:
+                requests.clear()
+                write_status(folder, "starting", "")
+            except OSError as problem:
+                return _conclude(folder, "failed", f"{folder} can't be written to: {problem}")
+            if requests.count == 0:
+                _start_and_wait(prepared, requests)
+            status = read_status(folder)
+            if status.get("status") in EXIT:
+                return status
+            if requests.count > 0:
+                message = "stopped at once on request; work since the last checkpoint is lost"
+                return _conclude(folder, "preempted", message)
+            if attempt < restarts:
+                print(f"a worker was lost; restart {attempt + 1} of {restarts}", flush=True)
+    return _conclude(folder, "failed", f"a worker was lost, and no restart of {restarts} is left")
 
 
-def _start_and_wait(prepared: Prepared) -> bool:
-    """One torchrun; True if the user insisted on its end with a second signal."""
+def _conclude(folder: Path, status: str, message: str) -> dict[str, Any]:
+    """What the launcher has to say where the workers could not."""
+    with suppress(OSError):  # a full disk
+        write_status(folder, status, message)
+    return {"status": status, "message": message}
+
+
+def _start_and_wait(prepared: Prepared, requests: _Requests) -> None:
+    """One torchrun, until nobody is left of it."""
     hardware, folder = prepared.config.hardware, prepared.folder
-    logs = folder / "logs"
-    for old in logs.glob("rank-*.pid"):
-        old.unlink()
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [sys.executable, "-m", "engine.distributed", "--standalone"]
     command += [f"--nproc-per-node={hardware.processes}", "--max-restarts=0"]
     command += ["-m", "scripts.train", str(folder)]
     environment = os.environ | {
@@ -384,41 +410,75 @@ def _start_and_wait(prepared: Prepared) -> bool:
         "OMP_NUM_THREADS": str(hardware.threads),
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }
-    agent = subprocess.Popen(
+    torchrun = subprocess.Popen(
         command,
         cwd=ROOT,
         env=environment,
         start_new_session=True,  # Ctrl-C reaches the launcher alone, which passes it on in order
         preexec_fn=be_killed_with_parent,  # and the workers with torchrun
     )
-    requests = 0
+    requests.watch(torchrun)
+    torchrun.wait()
+    requests.wait_for_workers()
 
-    def pass_on(number: int, _: FrameType | None) -> None:
-        nonlocal requests
-        requests += 1
-        if requests > 1:
-            os.killpg(agent.pid, signal.SIGKILL)
+
+class _Requests:
+    """Requests to stop: the first is passed on to the workers, the second ends them at once."""
+
+    def __init__(self, logs: Path) -> None:
+        self.count = 0
+        self._logs = logs
+        self._torchrun: subprocess.Popen[bytes] | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def clear(self) -> None:
+        """Forgets the workers and requests of a start before."""
+        self._logs.mkdir(exist_ok=True)
+        for old in (self._logs / STOP, *self._logs.glob("rank-*.pid")):
+            old.unlink(missing_ok=True)
+
+    def watch(self, torchrun: subprocess.Popen[bytes]) -> None:
+        self._torchrun = torchrun
+        if self.count > 1:
+            self._kill()
+
+    def wait_for_workers(self) -> None:
+        """Those of a killed torchrun are killed by the kernel, soon; others are gone already."""
+        for pid in self._workers() if sys.platform == "linux" else ():
+            with suppress(OSError):
+                descriptor = os.pidfd_open(pid)
+                select.select([descriptor], [], [], 10.0)
+                os.close(descriptor)
+
+    def _receive(self, number: int, _: FrameType | None) -> None:
+        self.count += 1
+        if self.count > 1:
+            self._kill()
             return
         print("stopping after this step; once more to stop at once", flush=True)
-        for file in logs.glob("rank-*.pid"):
-            _signal(int(file.read_text() or 0), signal.SIGTERM)
+        # A worker leaves its process id, then looks for this file: it can't miss both.
+        with suppress(OSError):
+            (self._logs / STOP).touch()
+        for pid in self._workers():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
 
-    watched = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-    before = {number: signal.signal(number, pass_on) for number in watched}
-    try:
-        agent.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    return requests > 1
+    def _kill(self) -> None:
+        if self._torchrun is not None and self._torchrun.returncode is None:
+            os.killpg(self._torchrun.pid, signal.SIGKILL)  # the kernel kills the workers with it
 
-
-def _signal(pid: int, number: int) -> None:
-    try:
-        if pid:
-            os.kill(pid, number)
-    except ProcessLookupError:
-        pass
+    def _workers(self) -> list[int]:
+        written = [file.read_text() for file in self._logs.glob("rank-*.pid")]
+        return [int(pid) for pid in written if pid]
 
 
 def _report(prepared: Prepared, status: dict[str, Any]) -> None:

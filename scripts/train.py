@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
@@ -22,6 +23,8 @@ import yaml
 from engine.record import write_atomically
 
 STATUS = "status.json"
+STOP = "stop"  # in logs/: the launcher was asked to stop, perhaps before this process was there
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 def main() -> int:
@@ -29,21 +32,43 @@ def main() -> int:
     folder = Path(sys.argv[1])
     rank = int(os.environ.get("RANK", 0))
     _die_with_parent()
-    _keep_log(folder, rank)
+    early: list[int] = []  # requests to stop before there is anything that could be stopped
+    for number in STOP_SIGNALS:
+        signal.signal(number, lambda number, _: early.append(number))
+    log: TextIO = sys.stderr
     try:
-        _train(folder)
-    except Exception:
-        traceback.print_exc()
-        if rank == 0:
-            last = traceback.format_exc().strip().splitlines()[-1]
-            write_status(folder, "failed", last)
+        log = _keep_log(folder, rank)
+        if rank == 0:  # before it meets the others, who may have something else to say
+            write_status(folder, "running", "")
+        _train(folder, early)
+    except Exception as error:
+        _tell(error, folder, rank, log)
         return 1
     return 0
 
 
-def _train(folder: Path) -> None:
+def _tell(error: Exception, folder: Path, rank: int, log: TextIO) -> None:
+    """What ended this process: in its log, on the screen, and in status.json if it is its own.
+
+    Where another was lost no status is written, and the launcher starts the workers anew.
+    """
+    from engine.distributed import is_lost_contact
+
+    last = traceback.format_exc().strip().splitlines()[-1]
+    lost = is_lost_contact(error)
+    # What is no mistake of the program's, a full disk say, has its traceback in the log alone.
+    with suppress(OSError):
+        traceback.print_exc(file=log if lost or isinstance(error, OSError) else None)
+    if lost:
+        print(f"process {rank} has lost another: {last}", flush=True)
+        return
+    with suppress(OSError):
+        write_status(folder, "failed", last)
+
+
+def _train(folder: Path, early: list[int]) -> None:
     from engine import precision
-    from engine.checkpoint import CheckpointError
+    from engine.checkpoint import CannotSaveError, CheckpointError
     from engine.config import read_config
     from engine.distributed import joined
     from engine.memory import keep_freed_memory
@@ -63,15 +88,15 @@ def _train(folder: Path) -> None:
         task = make_task(task_class(config.task.name), config, slots_of(config, group.world))
         plan = make_plan(config, task.unit, task.steps_per_epoch, group.world)
         trainer = Trainer(config, plan, task, group, folder, frozen["run_id"])
-        for number in (signal.SIGTERM, signal.SIGUSR1):
+        for number in STOP_SIGNALS:
             signal.signal(number, lambda *_: trainer.request_stop())
-        if group.is_first:
-            write_status(folder, "running", "")
+        if early or (folder / "logs" / STOP).exists():
+            trainer.request_stop()
         try:
             outcome = trainer.fit()
         except CheckpointError as problem:
-            if group.is_first:
-                write_status(folder, "checkpoint_problem", str(problem))
+            kind = "failed" if isinstance(problem, CannotSaveError) else "checkpoint_problem"
+            write_status(folder, kind, str(problem))
             raise SystemExit(1) from problem  # torchrun then ends those who wait for this one
         except DataProblem as problem:  # of this process alone
             write_status(folder, "data_problem", str(problem))
@@ -142,15 +167,21 @@ def write_run_record(frozen: Any, config: Any, plan: Any, outcome: Any, module: 
 
 def write_status(folder: Path, status: str, message: str, **more: Any) -> None:
     """Atomically: a reader sees the old status or the new one."""
-    text = json.dumps({"status": status, "message": message, **more}) + "\n"
-    write_atomically(folder / STATUS, text.encode(), durable=False)
+    data = (json.dumps({"status": status, "message": message, **more}) + "\n").encode()
+    try:
+        write_atomically(folder / STATUS, data, durable=False)
+    except OSError:
+        with (folder / STATUS).open("r+b") as file:  # a full disk has room in the old one's place
+            file.write(data)
+            file.truncate()
 
 
 def _die_with_parent() -> None:
     """A worker whose torchrun is killed gets SIGKILL from the kernel (Linux)."""
     be_killed_with_parent()
-    if sys.platform == "linux" and os.getppid() == 1:  # it was already
-        sys.exit(1)
+    parent = str(os.getppid())
+    if sys.platform == "linux" and os.environ.get("TORCHRUN_PID", parent) != parent:
+        sys.exit(1)  # it was killed already, and this one adopted
 
 
 def be_killed_with_parent() -> None:
@@ -160,7 +191,7 @@ def be_killed_with_parent() -> None:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
-def _keep_log(folder: Path, rank: int) -> None:
+def _keep_log(folder: Path, rank: int) -> TextIO:
     """Everything that is printed goes to logs/rank-N.log; the first rank's to the screen as well.
 
     The worker's process id stands beside it, so that the launcher can ask it to stop.
@@ -174,21 +205,24 @@ def _keep_log(folder: Path, rank: int) -> None:
         os.dup2(log.fileno(), 2)
     else:
         sys.stdout, sys.stderr = _Tee(sys.stdout, log), _Tee(sys.stderr, log)
+    return log
 
 
 class _Tee(io.TextIOBase):
-    """Writes to the screen and to the log."""
+    """Writes to the screen, and to the log as long as the disk is not full."""
 
     def __init__(self, screen: TextIO, log: TextIO) -> None:
         self._screen, self._log = screen, log
 
     def write(self, text: str) -> int:
-        self._log.write(text)
+        with suppress(OSError):
+            self._log.write(text)
         return self._screen.write(text)
 
     def flush(self) -> None:
         self._screen.flush()
-        self._log.flush()
+        with suppress(OSError):
+            self._log.flush()
 
 
 if __name__ == "__main__":

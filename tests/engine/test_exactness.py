@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from engine.distributed import Group
 from engine.evaluation import evaluate
 from engine.trainer import Trainer
-from tests.engine.toy import fit, make_trainer, run_world, toy_config, weights
+from tasks.base import Batch, Carry, Context, Counts
+from tests.engine.toy import (
+    LENGTH,
+    Toy,
+    ToyData,
+    ToyModel,
+    fit,
+    make_trainer,
+    run_world,
+    toy_config,
+    weights,
+)
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "novograd": {},
@@ -86,6 +99,47 @@ def test_evaluation_counts_every_example_once_on_any_world_and_batch_size(result
             assert found["examples"] == 37
             assert found["tokens"] == results[1][1][1]["tokens"]
             assert found["error"] == pytest.approx(results[1][1][1]["error"], rel=1e-14)
+
+
+class Census(Toy):
+    """Counts in whole numbers: no order of summation can hide an example, or count one twice."""
+
+    def count(self, model: nn.Module, batch: Batch, carry: Carry) -> tuple[Counts, Carry]:
+        x, mask = batch.tensors["x"], batch.tensors["mask"]
+        hits = ((model(x) > 0) & mask).sum().item()
+        seen = sum(2.0 ** (index - 1000) for index in batch.tensors["index"].tolist())
+        tokens = float(mask.sum())
+        return {"examples": batch.units, "tokens": tokens, "hits": hits, "seen": seen}, None
+
+    def summarize(self, split: str, counts: Mapping[str, float]) -> dict[str, float]:
+        return dict(counts)
+
+
+def take_census(group: Group, folder: str) -> None:
+    found = {}
+    for batch in (1, 7, 64):
+        task = Census(ToyModel(), ToyData(), Context(1, 2, group.world, batch, 0, Path()))
+        torch.manual_seed(0)
+        module = task.build_model().double()
+        found[batch] = evaluate(task, module, "valid", group, "fp64")
+    torch.save(found, Path(folder) / f"{group.rank}.pt")
+
+
+def test_evaluation_counts_are_the_same_numbers_on_worlds_that_do_not_divide_the_data(tmp_path):
+    """37 examples; with batches of 64 only the first process has any."""
+    whole = None
+    for world in (1, 2, 3):
+        folder = tmp_path / str(world)
+        folder.mkdir()
+        run_world(world, take_census, str(folder))
+        for rank in range(world):
+            found = torch.load(folder / f"{rank}.pt", weights_only=True)
+            whole = whole or found[1]
+            assert found == dict.fromkeys((1, 7, 64), whole)
+    assert whole is not None
+    tokens = sum(1 + (1000 + i) % LENGTH for i in range(37))
+    assert {"examples": 37, "tokens": tokens, "seen": 2.0**37 - 1}.items() <= whole.items()
+    assert 0 < whole["hits"] < tokens
 
 
 def count_all_reduces(group: Group, folder: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -67,6 +68,19 @@ class TestRows:
             path.write_bytes(whole[:length])
             # A line that lacks only its end is a whole row.
             assert len(read_rows(path)) == (length >= 21) + (length >= len(whole) - 1)
+
+    def test_on_a_full_disk_say_which_file_it_is(self, tmp_path):
+        tracker = track(tmp_path, range(1, 5))
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (50, limits[1]))
+            for write in (lambda: tracker.log({"step": 5}), tracker.finish):
+                with pytest.raises(OSError, match=r"File too large: '.*/metrics\.jsonl'"):
+                    write()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        tracker.finish()
+        assert read_rows(tmp_path / "metrics.jsonl")[-1] == {"step": 5}
 
     @pytest.mark.parametrize("bad", [b"{", b"\x00\x00", b"\xff", b"[1]", b'{"x": 1}', b""])
     def test_are_not_read_past_damage(self, tmp_path, bad):

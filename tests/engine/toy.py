@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import TCPStore
 
 from engine.config import RunConfig, read_config
 from engine.distributed import Group, joined
@@ -163,17 +163,11 @@ def fit(config: RunConfig, group: Group, folder: Path) -> tuple[Trainer, Outcome
     return trainer, trainer.fit()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def _enter(rank: int, world: int, port: int, function: Callable[..., None], arguments: Any) -> None:
     names = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank}
     os.environ |= {k: str(v) for k, v in names.items()}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # the store is there, as with torchrun
     torch.set_num_threads(1)
     with joined("cpu", 60.0) as group:
         function(group, *arguments)
@@ -183,9 +177,10 @@ def run_world(world: int, function: Callable[..., None], *arguments: Any) -> Non
     """`function(group, *arguments)` in every process of a world; raises if one fails."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "tests.engine.toy"])
-    port = free_port()
+    # Here and not in rank 0, which could find that its port has been taken meanwhile.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     processes = [
-        context.Process(target=_enter, args=(rank, world, port, function, arguments))
+        context.Process(target=_enter, args=(rank, world, store.port, function, arguments))
         for rank in range(world)
     ]
     for process in processes:
@@ -193,6 +188,8 @@ def run_world(world: int, function: Callable[..., None], *arguments: Any) -> Non
     for process in processes:
         process.join(120)
     codes = [process.exitcode for process in processes]
+    for process in processes:
+        process.kill()  # one that hangs
     assert codes == [0] * world, codes
 
 

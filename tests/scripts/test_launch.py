@@ -7,81 +7,20 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
-from typing import Any
-
-import pytest
 
 from engine.tracking import read_rows
-
-ROOT = Path(__file__).parents[2]
-
-
-def command(folder: Path, *words: str) -> list[str]:
-    paths = [f"paths.{name}={folder / name}" for name in ("data", "outputs", "records")]
-    quick = ["scale=smoke", "hardware=cpu", "checkpoint.every='7 steps'", "hardware.threads=1"]
-    base = [sys.executable, "-m", "scripts.launch", "experiment=imagenet/novograd_100ep"]
-    return [*base, *quick, *paths, *words]
-
-
-def launch(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(folder, *words), cwd=ROOT, capture_output=True, text=True, check=False
-    )
-
-
-def start(folder: Path, *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command(folder, *words),
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def run_folder(folder: Path) -> Path:
-    (found,) = (folder / "outputs" / "imagenet").iterdir()
-    return found
-
-
-def wait_for_rows(folder: Path, rows: int, process: subprocess.Popen[str]) -> None:
-    for _ in range(1200):
-        files = list(folder.glob("outputs/imagenet/*/metrics.jsonl"))
-        if files and len(read_rows(files[0])) >= rows:
-            return
-        assert process.poll() is None, process.communicate()[0]
-        time.sleep(0.05)
-    raise AssertionError("no progress")
-
-
-def worker_pids(folder: Path) -> list[int]:
-    return [int(p.read_text()) for p in folder.glob("outputs/imagenet/*/logs/rank-*.pid")]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def result(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Final metrics of the record, and all rows without what a clock says."""
-    (record,) = folder.glob("records/imagenet/*/*.json")
-    timed = ("wall_s", "speed/units_per_s")
-    rows = read_rows(run_folder(folder) / "metrics.jsonl")
-    clean = [{k: v for k, v in row.items() if k not in timed} for row in rows]
-    return json.loads(record.read_text())["final"], clean
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("undisturbed")
-    done = launch(folder)
-    assert done.returncode == 0, done.stderr
-    return folder, done
+from tests.scripts.launching import (
+    ENDLESS,
+    ROOT,
+    is_alive,
+    launch,
+    result,
+    run_folder,
+    start,
+    wait_for_end,
+    wait_for_rows,
+    worker_pids,
+)
 
 
 def test_from_command_to_record(undisturbed):
@@ -111,7 +50,7 @@ def test_stop_on_request_then_go_on(undisturbed, tmp_path):
     process = start(tmp_path)
     wait_for_rows(tmp_path, 2, process)
     process.send_signal(signal.SIGTERM)
-    output = process.communicate(timeout=60)[0]
+    output = process.communicate()[0]
     assert process.returncode == 75, output
     status = json.loads((run_folder(tmp_path) / "status.json").read_text())
     assert status["status"] == "preempted"
@@ -127,36 +66,33 @@ def test_a_killed_worker_is_replaced(undisturbed, tmp_path):
     wait_for_rows(tmp_path, 3, process)
     (pid,) = worker_pids(tmp_path)
     os.kill(pid, signal.SIGKILL)
-    output = process.communicate(timeout=120)[0]
+    output = process.communicate()[0]
     assert process.returncode == 0, output
     assert "a worker was lost; restart 1 of 3" in output
     assert result(tmp_path) == result(undisturbed[0])
 
 
 def test_nobody_outlives_a_killed_launcher_and_its_folder_is_its_own(tmp_path):
-    process = start(tmp_path, "hardware.processes=2")
+    process = start(tmp_path, "hardware.processes=2", ENDLESS)
     wait_for_rows(tmp_path, 1, process)
-    second = launch(tmp_path, "hardware.processes=2")
+    second = launch(tmp_path, "hardware.processes=2", ENDLESS)
     assert second.returncode == 4
     assert "Traceback" not in second.stderr
     pids = worker_pids(tmp_path)
     assert len(pids) == 2
+    assert all(map(is_alive, pids))
     process.kill()
-    for _ in range(40):
-        if not any(map(is_alive, pids)):
-            break
-        time.sleep(0.05)
-    assert not any(map(is_alive, pids))
+    wait_for_end(pids)
 
 
 def test_damaged_checkpoints_are_never_a_silent_restart(tmp_path):
-    process = start(tmp_path)
+    process = start(tmp_path, ENDLESS)
     wait_for_rows(tmp_path, 3, process)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate()
     for file in (run_folder(tmp_path) / "checkpoints").glob("*.pt"):
         file.write_bytes(b"damaged")
-    done = launch(tmp_path)
+    done = launch(tmp_path, ENDLESS)
     assert done.returncode == 3, done.stderr
     assert "damaged" in done.stdout + done.stderr
 
