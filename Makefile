@@ -62,6 +62,10 @@ smoke: setup ## one experiment from command to record on made-up data, in second
 reproduce-imagenet: setup ## Tables 1-3 on GPUs, Table 1 on small data without (SCALE= TABLES= ARGS=)
 	@$(RUN) -m scripts.reproduce imagenet $(REPRODUCE)
 
+.PHONY: reproduce-wikitext
+reproduce-wikitext: setup ## Table 7 and Figure 2, on small text without a GPU (SCALE= SEEDS= ARGS=)
+	@$(RUN) -m scripts.reproduce wikitext103 $(REPRODUCE)
+
 # What `make reproduce-… SCALE=mini TABLES=1,3 SEEDS=0,1,2 ARGS="…"` passes on.
 REPRODUCE = $(if $(SCALE),scale=$(SCALE)) $(if $(TABLES),--tables $(TABLES)) \
 	$(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)

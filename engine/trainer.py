@@ -234,7 +234,8 @@ class Trainer:
         at, headline = self.at, self.task.headline
         self.group.average_buffers(self.module)
         metrics: dict[str, float] = {}
-        for split in self.task.splits:
+        at_the_end = self.task.final_splits if at.step == self.plan.steps else ()
+        for split in (*self.task.splits, *at_the_end):
             found = evaluate(
                 self.task,
                 self.module,

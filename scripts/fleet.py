@@ -17,7 +17,7 @@ from typing import Any
 from rich import progress as bars
 
 from engine.tracking import read_rows
-from scripts.launch import EXIT, ROOT, Prepared, read_status
+from scripts.supervise import EXIT, ROOT, Prepared, read_status
 from scripts.train import be_killed_with_parent
 
 SECONDS_BETWEEN_LOOKS = 0.5

@@ -1,4 +1,4 @@
-"""`python -m scripts.prepare imagenet --archives DIR`, or `mini`: makes the data of a task.
+"""Makes the data of a task: `python -m scripts.prepare imagenet|wikitext103|mini`.
 
 Each command checks what it is given, goes on where a stopped call was, and has nothing to do where
 the data is complete. Exit status: 0 ready · 2 bad data, no space or no permission · 130 Ctrl-C.
@@ -39,16 +39,67 @@ def _imagenet(options: argparse.Namespace, root: Path) -> None:
     )
 
 
-def _mini(_: argparse.Namespace, root: Path) -> None:
+def _wikitext103(options: argparse.Namespace, root: Path) -> None:
+    from tasks.wikitext103.prepare import WikiText, prepare
+
+    with Meter() as meter:
+        is_new = prepare(root, meter, options.archive)
+    print(
+        f"{root}: {WikiText().vocabulary:,} words in the vocabulary,"
+        f" {'ready' if is_new else 'complete before; nothing to do'}"
+    )
+
+
+def _mini(options: argparse.Namespace, root: Path) -> None:
+    """Small sets of all subjects, or of one; what was there is named in one line."""
+    there = [
+        str(root / folder)
+        for subject, (folder, make) in SMALL.items()
+        if options.only in (None, subject) and not make(root / folder, _say)
+    ]
+    if there:
+        print(f"{' and '.join(there)}: complete before; nothing to do")
+
+
+def _cifar10(root: Path, say: Callable[[str], None]) -> bool:
     from tasks.imagenet.cifar10 import make_cifar10
 
-    make_cifar10(root, lambda line: print(line, flush=True))
+    is_new = not root.exists()
+    make_cifar10(root, say)
+    return is_new
+
+
+def _small_wiki(root: Path, say: Callable[[str], None]) -> bool:
+    from tasks.wikitext103.gensim_wiki import make_small_wiki
+
+    return make_small_wiki(root, say)
+
+
+# For scale=mini, by subject: the folder, and what makes it and says whether it is new.
+SMALL: dict[str, tuple[str, Callable[[Path, Callable[[str], None]], bool]]] = {
+    "imagenet": ("cifar10", _cifar10),
+    "wikitext103": ("small-wiki", _small_wiki),
+}
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
 
 
 def _archives(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--archives", type=Path, required=True, metavar="DIR", help="where the downloaded files lie"
     )
+
+
+def _archive(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--archive", type=Path, metavar="FILE", help="the archive, if you have it already"
+    )
+
+
+def _only(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--only", choices=list(SMALL), help="the data of one subject")
 
 
 @dataclass(frozen=True)
@@ -65,7 +116,12 @@ COMMANDS = {
     "imagenet": Command(
         "unpack ImageNet's official archives (ILSVRC2012)", "imagenet", _imagenet, _archives
     ),
-    "mini": Command("CIFAR-10 as image folders, for scale=mini", "cifar10", _mini),
+    "wikitext103": Command(
+        "download WikiText-103 (word level) and check it", "wikitext-103", _wikitext103, _archive
+    ),
+    "mini": Command(
+        "CIFAR-10 as image folders and a small Wikipedia, for scale=mini", "", _mini, _only
+    ),
 }
 
 

@@ -22,7 +22,8 @@ from results.ledger import read_records
 from results.render import text_table
 from results.schema import Row, read_paper, rows_of
 from scripts.fleet import PREEMPTED, Job, run_jobs
-from scripts.launch import Prepared, default_scale, options_of, prepare
+from scripts.launch import default_scale, options_of, prepare
+from scripts.supervise import Prepared
 from scripts.train import record_path
 from tasks.base import DataProblem
 from tasks.catalog import TASKS
@@ -177,6 +178,11 @@ def print_tables(task: str, tables: set[int], jobs: list[Job], words: list[str])
     for table in read_paper():
         if table.task == task and table.table in tables:
             print(f"\n{text_table(table, records)}")
+    name, metrics = jobs[0].prepared.task.trivial()
+    if metrics and jobs[0].prepared.config.scale != "paper":
+        values = ", ".join(f"{metric} {value:.2f}" for metric, value in metrics.items())
+        data = jobs[0].prepared.config.data["name"]
+        print(f"\nfor comparison, {name} on {data}: {values}")
     print()
 
 

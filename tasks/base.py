@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -65,7 +65,7 @@ class Batch:
 
     def to(self, device: Any) -> Batch:
         moved = {k: t.to(device, non_blocking=True) for k, t in self.tensors.items()}
-        return Batch(moved, self.units)
+        return replace(self, tensors=moved)
 
 
 class LossOut(NamedTuple):
@@ -85,7 +85,8 @@ class Task(ABC):
 
     unit: ClassVar[str]  # what a batch counts: "image", "utterance", "token"
     headline: ClassVar[Headline]
-    splits: ClassVar[tuple[str, ...]]  # what can be evaluated, the headline's first
+    splits: ClassVar[tuple[str, ...]]  # what is evaluated along the run, the headline's first
+    final_splits: ClassVar[tuple[str, ...]] = ()  # and what at its end only
     ModelOptions: ClassVar[type]  # dataclasses: the vocabulary of `model:` and `data:`
     DataOptions: ClassVar[type]
 
@@ -107,6 +108,10 @@ class Task(ABC):
     def steps_per_epoch(self) -> int:
         """Whole global batches in one pass; the rest of the pass is left out."""
         return self.epoch_units // (self.context.micro * self.context.slots)
+
+    def trivial(self) -> tuple[str, dict[str, float]]:
+        """What a model that has learned next to nothing reaches: its name, and metrics."""
+        return "", {}
 
     @abstractmethod
     def build_model(self) -> nn.Module:

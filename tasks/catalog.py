@@ -6,7 +6,10 @@ import importlib
 
 from tasks.base import Task
 
-TASKS = {"imagenet": "tasks.imagenet.task:ImageNet"}
+TASKS = {
+    "imagenet": "tasks.imagenet.task:ImageNet",
+    "wikitext103": "tasks.wikitext103.task:WikiText103",
+}
 
 
 def task_class(name: str) -> type[Task]:

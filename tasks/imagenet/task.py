@@ -58,6 +58,10 @@ class ImageNet(Task):
             return planned
         return len(self._train.index)
 
+    def trivial(self) -> tuple[str, dict[str, float]]:
+        classes = self.model_options.classes
+        return "chance", {f"val/top{k}": 100 * min(1.0, k / classes) for k in (1, 5)}
+
     def build_model(self) -> nn.Module:
         return ResNet(self.model_options)
 

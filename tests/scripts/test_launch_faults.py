@@ -16,7 +16,7 @@ import pytest
 
 from engine.tracking import read_rows
 from scripts import launch as launcher
-from scripts import train
+from scripts import supervise, train
 from tests.scripts.launching import (
     ENDLESS,
     is_alive,
@@ -199,7 +199,7 @@ def test_on_a_full_disk_the_status_takes_the_place_of_the_one_before(tmp_path, m
     train.write_status(tmp_path, "starting", "a long message " * 9)
     monkeypatch.setattr(train, "write_atomically", refuse)
     train.write_status(tmp_path, "failed", "short")
-    assert launcher.read_status(tmp_path) == {"status": "failed", "message": "short"}
+    assert supervise.read_status(tmp_path) == {"status": "failed", "message": "short"}
 
 
 @pytest.mark.parametrize("kind", ["a file", "below a file", "not writable"])

@@ -1,0 +1,188 @@
+"""WikiText-103: the words of Wikipedia predicted one after another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tasks.base import Batch, Carry, Counts, DataProblem, Headline, LossOut, Shard, Task
+from tasks.wikitext103.gensim_wiki import make_small_wiki
+from tasks.wikitext103.made_up import make_made_up
+from tasks.wikitext103.model import TransformerXL, TransformerXLOptions
+from tasks.wikitext103.segments import (
+    NO_TARGET,
+    Protocol,
+    Segment,
+    TrainingColumns,
+    evaluation_segments,
+)
+from tasks.wikitext103.text import Text, check_files
+
+# Dai et al.'s two evaluations; besides them there is that with the lengths of training.
+PROTOCOLS = {
+    "64": Protocol(segment=64, memory=640, clamp=400, same_length=True),
+    "128": Protocol(segment=128, memory=1600, clamp=1000, same_length=True),
+}
+MAKERS: dict[str, Callable[[Path], object]] = {
+    "made_up": make_made_up,
+    "small_wiki": make_small_wiki,
+}
+
+
+@dataclass
+class WikiTextDataOptions:
+    """A global batch of B units is B / segment columns of the text."""
+
+    name: str = "wikitext-103"
+    folder: str = "wikitext-103"  # below the data root
+    segment: int = 128  # words of a column in one step
+    memory: int = 384  # words before them that are attended to
+    eval_columns: int = 10  # in which an evaluation reads its text
+    make: str | None = None
+    train_tokens: int | None = None  # how many there must be, and are planned with if none are
+
+
+class WikiText103(Task):
+    """Table 7 and Figure 2."""
+
+    unit = "token"
+    headline = Headline("valid", "ppl", higher_is_better=False)
+    splits = ("valid",)
+    final_splits = ("test", "valid_64", "test_64", "valid_128", "test_128")
+    ModelOptions = TransformerXLOptions
+    DataOptions = WikiTextDataOptions
+
+    model_options: TransformerXLOptions
+    data_options: WikiTextDataOptions
+
+    @property
+    def root(self) -> Path:
+        return self.context.data_root / self.data_options.folder
+
+    def check_data(self) -> None:
+        make = self.data_options.make
+        if make is not None:
+            if make not in MAKERS:
+                raise DataProblem(f"data.make: must be null or one of {[*MAKERS]}, not {make!r}")
+            MAKERS[make](self.root)
+        check_files(self.root)
+        self._check_columns()
+        words, tokens = len(self._text.words), len(self._text.splits["train"])
+        if words != self.model_options.vocabulary:
+            raise DataProblem(
+                f"{self.root}: the training text has {words:,} different words, but the model "
+                f"{self.model_options.vocabulary:,} (model.vocabulary); they must be equal"
+            )
+        planned = self.data_options.train_tokens
+        if planned is not None and tokens != planned:
+            raise DataProblem(
+                f"{self.root}: {tokens:,} training tokens, but there must be {planned:,} "
+                "(data.train_tokens); is the text complete?"
+            )
+        if self._columns.segments < 1:
+            raise DataProblem(
+                f"{self.root}: {tokens:,} training tokens are too few for "
+                f"{self._columns.columns:,} columns"
+            )
+
+    def _check_columns(self) -> None:
+        segment, micro = self.data_options.segment, self.context.micro
+        if segment < 1 or micro % segment:
+            raise DataProblem(
+                f"batch.micro={micro} must be a multiple of data.segment={segment}: a micro-batch "
+                "has whole columns"
+            )
+
+    @property
+    def epoch_units(self) -> int:
+        return self._columns.words
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self._columns.segments
+
+    def trivial(self) -> tuple[str, dict[str, float]]:
+        """How often each word stands in the training text, plus one."""
+        splits, words = self._text.splits, len(self._text.words)
+        counts = np.bincount(splits["train"], minlength=words) + 1.0
+        nll = -np.log(counts / counts.sum())
+        scored = {name: float(np.mean(nll[splits[name][1:]])) for name in ("valid", "test")}
+        metrics = {f"{name}/ppl": math.exp(loss) for name, loss in scored.items()}
+        return "unigrams with add-one smoothing", metrics
+
+    def build_model(self) -> nn.Module:
+        return TransformerXL(self.model_options)
+
+    def example_batch(self) -> Batch:
+        """Without a memory, which costs little beside the words themselves."""
+        width = self.context.micro // self.data_options.segment
+        zeros = torch.zeros(width, self.data_options.segment, dtype=torch.int64)
+        tensors = {"tokens": zeros, "targets": zeros.clone()}
+        return Segment(tensors, zeros.numel(), True, self._protocol)
+
+    def train_stream(self, shard: Shard, position: int) -> Iterator[Batch]:
+        return self._columns.stream(self.context.slots, shard, position)
+
+    def eval_batches(self, split: str, shard: Shard) -> Iterator[Batch]:
+        if split not in (*self.splits, *self.final_splits):
+            known = (*self.splits, *self.final_splits)
+            raise ValueError(f"WikiText-103: split must be one of {known}, not {split!r}")
+        name, _, protocol = split.partition("_")
+        chosen = PROTOCOLS[protocol] if protocol else self._protocol
+        at_once = self.context.eval_batch
+        columns = self.data_options.eval_columns
+        return evaluation_segments(self._text.splits[name], columns, at_once, chosen, shard)
+
+    def loss(self, model: nn.Module, batch: Batch, carry: Carry) -> LossOut:
+        nll, memory = _read(model, batch, carry)
+        return LossOut(nll.sum(), float(batch.units), memory)
+
+    def count(self, model: nn.Module, batch: Batch, carry: Carry) -> tuple[Counts, Carry]:
+        nll, memory = _read(model, batch, carry)
+        there = batch.tensors["targets"] != NO_TARGET
+        total = torch.where(there, nll, 0.0).sum(dtype=torch.float64).item()
+        return {"tokens": float(batch.units), "nll": total}, memory
+
+    def summarize(self, split: str, counts: Mapping[str, float]) -> dict[str, float]:
+        loss = counts["nll"] / counts["tokens"]
+        return {"loss": loss, "ppl": math.exp(loss) if loss < 700 else math.inf}
+
+    @property
+    def _protocol(self) -> Protocol:
+        return Protocol(self.data_options.segment, self.data_options.memory)
+
+    @cached_property
+    def _text(self) -> Text:
+        return Text(self.root)
+
+    @cached_property
+    def _columns(self) -> TrainingColumns:
+        self._check_columns()
+        planned = self.data_options.train_tokens
+        if planned is not None and not self.root.is_dir():
+            text = np.broadcast_to(np.int32(0), (planned,))  # for a plan: its length is what counts
+        else:
+            text = self._text.splits["train"]
+        columns = self.context.micro // self.data_options.segment * self.context.slots
+        return TrainingColumns(text, columns, self._protocol)
+
+
+def _read(model: nn.Module, batch: Batch, carry: Carry) -> tuple[Tensor, Carry]:
+    assert isinstance(batch, Segment)
+    assert batch.protocol is not None
+    nll, memory = model(
+        batch.tensors["tokens"],
+        batch.tensors["targets"].clamp(min=0),
+        None if batch.fresh else carry,
+        memory_length=batch.protocol.memory,
+        clamp=batch.protocol.clamp,
+        same_length=batch.protocol.same_length,
+    )
+    return nll, memory

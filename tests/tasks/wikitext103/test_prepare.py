@@ -1,0 +1,230 @@
+"""WikiText-103's archive, by a small one that is packed in the same way."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from scripts import prepare as command
+from tasks.base import DataProblem
+from tasks.download import Patience
+from tasks.wikitext103 import prepare as room
+from tasks.wikitext103.prepare import Counts, WikiText, prepare
+
+TEXTS = {
+    "train": " \n = Ölpest = \n \n the cat and the <unk> sat . \n",
+    "valid": " \n the cat \n",
+    "test": " the <unk> \n",
+}
+NOWHERE = ("http://127.0.0.1:1/wikitext-103-v1.zip",)
+
+
+def members(**texts: str) -> dict[str, bytes]:
+    return {f"wikitext-103/wiki.{k}.tokens": v.encode() for k, v in (TEXTS | texts).items()}
+
+
+def pack(path: Path, files: Mapping[str, bytes]) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, data in files.items():
+            packed.writestr(name, data)
+    return path
+
+
+@dataclass
+class World:
+    root: Path
+    archive: Path
+    expected: WikiText
+    reports: list[tuple[str, int, int]]
+
+    def pack(self, files: Mapping[str, bytes]) -> None:
+        pack(self.archive, files)
+        self.trust()
+
+    def trust(self) -> None:
+        """Takes the archive for the right one, whatever is in it."""
+        sums = {"md5": hashlib.md5(self.archive.read_bytes()).hexdigest()}
+        self.expected = replace(self.expected, sums=sums, size=self.archive.stat().st_size)
+
+    def make(self, archive: Path | None) -> bool:
+        return prepare(
+            self.root,
+            lambda *line: self.reports.append(line),
+            archive,
+            expected=self.expected,
+            patience=Patience(silence=1, tries=1, pause=0),
+        )
+
+    def left(self) -> list[str]:
+        if not self.root.parent.exists():
+            return []
+        return sorted(p.name for p in self.root.parent.iterdir() if not p.name.endswith(".lock"))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    expected = WikiText(
+        urls=NOWHERE,
+        train=Counts(4, 14, 100),
+        valid=Counts(2, 4, 100),
+        test=Counts(1, 3, 100),
+        vocabulary=9,
+    )
+    made = World(tmp_path / "data" / "wikitext-103", tmp_path / "mine.zip", expected, [])
+    made.pack({"wikitext-103/": b"", **members(), "../evil": b"x", "wikitext-103/more": b"x"})
+    return made
+
+
+def test_from_the_users_archive(world: World):
+    assert world.make(world.archive)
+    assert world.left() == ["wikitext-103"]
+    names = sorted(p.name for p in world.root.iterdir())
+    assert names == ["complete.json", *(f"wiki.{s}.tokens" for s in ("test", "train", "valid"))]
+    for split, text in TEXTS.items():
+        assert (world.root / f"wiki.{split}.tokens").read_text() == text
+    assert {what.partition(" ")[0] for what, _, _ in world.reports} == {
+        "checking",
+        "unpacking",
+        "counting",
+    }
+    assert all(done <= total for _, done, total in world.reports)
+    assert world.archive.exists()
+
+
+def test_a_second_call_has_nothing_to_do(world: World):
+    world.make(world.archive)
+    world.reports.clear()
+    world.archive.unlink()
+    assert not world.make(None)
+    assert world.reports == []
+
+
+def test_an_archive_in_its_place_is_kept(world: World):
+    world.root.parent.mkdir()
+    own = world.root.parent / "wikitext-103-v1.zip"
+    own.write_bytes(world.archive.read_bytes())
+    assert world.make(None)
+    assert world.left() == ["wikitext-103", "wikitext-103-v1.zip"]
+
+
+def test_a_downloaded_archive_is_removed(world: World, monkeypatch: pytest.MonkeyPatch):
+    def fetch(urls, target, sums, report, **_):
+        assert urls == NOWHERE
+        target.write_bytes(world.archive.read_bytes())
+        return True
+
+    monkeypatch.setattr(room, "fetch", fetch)
+    assert world.make(None)
+    assert world.left() == ["wikitext-103"]
+
+
+def test_without_a_network(world: World):
+    with pytest.raises(DataProblem, match=r"refused.*put the file at .*/wikitext-103-v1\.zip$"):
+        world.make(None)
+    assert world.left() == []
+
+
+def test_the_wrong_archive(world: World, tmp_path: Path):
+    with pytest.raises(DataProblem, match=r"^nowhere\.zip: no such file"):
+        world.make(Path("nowhere.zip"))
+    other = pack(tmp_path / "other.zip", members(test="other"))
+    wanted = world.expected.sums["md5"]
+    with pytest.raises(DataProblem, match=f"^{other}: its MD5 is [0-9a-f]*, but must be {wanted}"):
+        world.make(other)
+    assert world.left() == []
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ({"train": TEXTS["train"] + " \n"}, "5 lines, but must have 4"),
+        ({"valid": " \n the cat sat \n"}, "5 tokens with <eos>, but must have 4"),
+        ({"train": TEXTS["train"].replace("cat", "the")}, "8 words in its vocabulary with <eos>"),
+        ({"test": " the\udcff \n"}, "not UTF-8"),
+        ({"test": "x" * 101}, "would have 101 bytes, but must have no more than 100"),
+    ],
+)
+def test_other_texts(texts: dict[str, str], message: str, world: World):
+    files = {
+        f"wikitext-103/wiki.{split}.tokens": text.encode("utf-8", "surrogateescape")
+        for split, text in (TEXTS | texts).items()
+    }
+    world.pack(files)
+    with pytest.raises(DataProblem, match=message):
+        world.make(world.archive)
+    assert world.left() == []
+
+
+def test_damaged_archives(world: World):
+    files = members()
+    del files["wikitext-103/wiki.valid.tokens"]
+    world.pack(files)
+    with pytest.raises(DataProblem, match=r"no item named 'wikitext-103/wiki\.valid\.tokens'"):
+        world.make(world.archive)
+    world.archive.write_bytes(b"no zip")
+    world.trust()
+    with pytest.raises(DataProblem, match="cannot be unpacked: File is not a zip file"):
+        world.make(world.archive)
+    assert world.left() == []
+
+
+def test_an_archive_that_lies_about_its_sizes(world: World):
+    """A bomb: more comes out than the directory says."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, data in members(train="x" * 10**6).items():
+            packed.writestr(name, data)
+    lie = file.getvalue().replace((10**6).to_bytes(4, "little"), (90).to_bytes(4, "little"))
+    world.archive.write_bytes(lie)
+    world.trust()
+    with pytest.raises(DataProblem, match="cannot be unpacked: Bad CRC-32"):
+        world.make(world.archive)
+    assert world.left() == []
+
+
+def test_what_the_user_unpacked_is_counted_once(world: World):
+    with zipfile.ZipFile(world.archive) as packed:
+        for name in members():
+            packed.extract(name, world.root.parent)
+    assert not world.make(None)
+    assert len(world.reports) == 3
+    assert not world.make(None)
+    assert len(world.reports) == 3
+    text = world.root / "wiki.valid.tokens"
+    text.write_text(TEXTS["valid"] + "more\n")
+    with pytest.raises(
+        DataProblem, match=f"^{world.root}: {text.name} has 3 lines, .* remove {world.root}"
+    ):
+        world.make(None)
+    text.unlink()
+    with pytest.raises(DataProblem, match=f"^{text}: missing"):
+        world.make(None)
+
+
+def test_the_command(world: World, monkeypatch: pytest.MonkeyPatch, capsys):
+    monkeypatch.setattr(room, "WikiText", lambda: world.expected)
+    data = ["--data", str(world.root.parent)]
+    assert command.main(["wikitext103", "--archive", str(world.archive), *data]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == f"{world.root}: 9 words in the vocabulary, ready\n"
+    assert "unpacking wiki.train.tokens: " in shown.err
+    assert command.main(["wikitext103", *data]) == 0
+    shown = capsys.readouterr()
+    assert "nothing to do" in shown.out
+    assert not shown.err
+    assert command.main(["wikitext103", "--archive", "nowhere", "--data", "other"]) == 2
+    assert capsys.readouterr().err == "nowhere: no such file; expected wikitext-103-v1.zip\n"
+
+
+def test_the_real_numbers_agree_with_each_other():
+    real = WikiText()
+    assert real.urls[0].endswith(real.archive)
+    assert [len(digest) for digest in real.sums.values()] == [32, 64]
+    for split in ("train", "valid", "test"):
+        assert real.counts(split).tokens > real.counts(split).lines

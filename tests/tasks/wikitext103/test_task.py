@@ -1,0 +1,158 @@
+"""WikiText-103's streams, losses and perplexities."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from tasks.base import Batch, Context, DataProblem, Shard
+from tasks.catalog import task_class
+from tasks.wikitext103.model import TransformerXLOptions
+from tasks.wikitext103.segments import Segment
+from tasks.wikitext103.task import WikiText103, WikiTextDataOptions
+from tests.tasks.contract import assert_task_contract, take
+
+WORDS = 400
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A text in which no word comes twice, so that a word tells its place."""
+    root = tmp_path_factory.mktemp("data")
+    folder = root / "text"
+    folder.mkdir()
+    words = [f"w{i}" for i in range(WORDS)]
+    (folder / "wiki.train.tokens").write_text(" ".join(words) + "\n")
+    (folder / "wiki.valid.tokens").write_text(" ".join(words[::3]) + "\n")
+    (folder / "wiki.test.tokens").write_text(" ".join(words[::-4]) + "\n")
+    return root
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def make(root: Path, vocabulary: int = WORDS + 1, **context: int) -> WikiText103:
+    model = TransformerXLOptions(
+        vocabulary, layers=2, d_model=8, heads=2, d_head=4, d_inner=12, cutoffs=[20, 100]
+    )
+    data = WikiTextDataOptions("text", "text", segment=6, memory=9, eval_columns=5)
+    fields = {"seed": 0, "micro": 12, "slots": 4, "eval_batch": 4, "data_workers": 0} | context
+    return WikiText103(model, data, Context(data_root=root, **fields))
+
+
+def halves(batch: Batch) -> list[Batch]:
+    assert isinstance(batch, Segment)
+    rows = batch.tensors["tokens"].shape[0]
+    parts = []
+    for part in (slice(0, 1), slice(1, rows)):
+        tensors = {name: tensor[part] for name, tensor in batch.tensors.items()}
+        parts.append(Segment(tensors, tensors["targets"].numel(), batch.fresh, batch.protocol))
+    return list(parts)
+
+
+def predicted(batch: Batch) -> list[bytes]:
+    return [str(t).encode() for t in batch.tensors["targets"].flatten().tolist() if t >= 0]
+
+
+def test_contract(root: Path):
+    assert task_class("wikitext103") is WikiText103
+    assert_task_contract(lambda **context: make(root, **context), halves, predicted)
+
+
+def test_an_epoch_is_every_column_once(root: Path):
+    task = make(root)
+    assert task.epoch_units == 8 * (401 // 8 - 1)
+    assert task.steps_per_epoch == math.ceil(49 / 6)
+    batches = take(task.train_stream(Shard(), 0), task.steps_per_epoch * 4)
+    assert sum(batch.units for batch in batches) == task.epoch_units
+
+
+def test_the_memory_makes_segments_one_text(root: Path):
+    """What is carried from segment to segment gives the loss of one long segment."""
+    task = make(root)
+    task.data_options.memory = 60
+    long = make(root, micro=100)
+    long.data_options.segment = 50
+    torch.manual_seed(0)
+    model = task.build_model().double().eval()
+    total, carry = 0.0, None
+    for batch in take(task.train_stream(Shard(0, 4), 0), task.steps_per_epoch):
+        out = task.loss(model, batch, carry)
+        total, carry = total + out.total.item(), out.carry
+        assert carry is not None
+    (whole,) = take(long.train_stream(Shard(0, 4), 0), 1)
+    assert long.loss(model, whole, None).total.item() == pytest.approx(total, rel=1e-12)
+    (fresh,) = take(task.train_stream(Shard(0, 4), 0), 1)
+    assert task.loss(model, fresh, carry).total.equal(task.loss(model, fresh, None).total)
+
+
+def test_perplexity(root: Path):
+    task = make(root)
+    assert task.summarize("valid", {"tokens": 4.0, "nll": 8.0}) == {
+        "loss": 2.0,
+        "ppl": pytest.approx(math.e**2),
+    }
+    assert task.summarize("valid", {"tokens": 1.0, "nll": 1e6})["ppl"] == math.inf
+
+
+def test_unigrams_with_add_one_smoothing(root: Path):
+    """All 401 words once: each has probability 2/802."""
+    name, metrics = make(root).trivial()
+    assert name == "unigrams with add-one smoothing"
+    assert metrics == {"valid/ppl": pytest.approx(401), "test/ppl": pytest.approx(401)}
+
+
+def test_protocols_score_the_same_words(root: Path):
+    task = make(root)
+    model = task.build_model().double().eval()
+    for split in (*task.splits, *task.final_splits):
+        counts = {"tokens": 0.0, "nll": 0.0}
+        carry = None
+        for batch in task.eval_batches(split, Shard()):
+            found, carry = task.count(model, batch, carry)
+            counts = {name: counts[name] + found[name] for name in counts}
+        assert counts["tokens"] == len(task._text.splits[split.split("_")[0]]) - 1
+    with pytest.raises(ValueError, match=r"split must be one of .* not 'dev'"):
+        task.eval_batches("dev", Shard())
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"vocabulary": 300}, "401 different words, but the model 300 "),
+        ({"micro": 13}, r"batch.micro=13 must be a multiple of data.segment=6"),
+        ({"slots": 400}, "401 training tokens are too few for 800 columns"),
+    ],
+)
+def test_what_does_not_fit_is_said(root: Path, change: dict[str, int], complaint: str):
+    with pytest.raises(DataProblem, match=complaint):
+        make(root, **change).check_data()
+
+
+def test_a_text_of_another_length_is_refused(root: Path):
+    task = make(root)
+    task.data_options.train_tokens = 500
+    with pytest.raises(DataProblem, match="401 training tokens, but there must be 500"):
+        task.check_data()
+
+
+def test_real_text():
+    """A step on WikiText-2 starts near the logarithm of the vocabulary."""
+    root = Path(os.environ.get("DATA_ROOT", "/nowhere"))
+    if not (root / "wikitext-2").is_dir():
+        pytest.skip("needs $DATA_ROOT/wikitext-2/wiki.{train,valid,test}.tokens")
+    model = TransformerXLOptions(
+        33_278, layers=1, d_model=16, heads=2, d_head=8, d_inner=16, cutoffs=[2000, 10_000]
+    )
+    data = WikiTextDataOptions("wikitext-2", "wikitext-2", segment=32, memory=32)
+    task = WikiText103(model, data, Context(0, 256, 2, 10, 0, root))
+    task.check_data()
+    (batch,) = take(task.train_stream(Shard(), 3), 1)
+    out = task.loss(task.build_model(), batch, None)
+    assert out.total.item() / float(out.weight) == pytest.approx(math.log(33_278), rel=0.3)
