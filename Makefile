@@ -93,6 +93,10 @@ bench-engine: setup ## time a training step through the engine against a bare lo
 bench-input: setup ## images per second and core, against torchvision's reference pipeline
 	@$(RUN) -m scripts.bench_input
 
+.PHONY: bench-wikitext
+bench-wikitext: setup ## tokens per second of Transformer-XL's step, against the original code path
+	@$(RUN) -m scripts.bench_wikitext
+
 .PHONY: lock
 lock: setup ## resolve pyproject.toml's dependencies anew into requirements.lock
 	@$(RUN) -m scripts.lock

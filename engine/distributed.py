@@ -44,6 +44,14 @@ class Group:
         dist.all_gather_object(values, value)
         return values
 
+    def gather_to_first(self, value: Any) -> list[Any]:
+        """Everybody's value for the first process, an empty list for the others."""
+        if self.world == 1:
+            return [value]
+        values: list[Any] = [None] * self.world if self.is_first else []
+        dist.gather_object(value, values if self.is_first else None)
+        return values
+
     def wait_for_all(self) -> None:
         if self.world > 1:
             dist.barrier()

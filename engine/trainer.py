@@ -261,7 +261,7 @@ class Trainer:
     def _save(self, tracker: Tracker | None, clock: _Clock) -> None:
         # Statistics of batch norm are each process's own between evaluations: all are saved.
         own = {name: b.cpu() for name, b in self.module.named_buffers()}
-        parts = self.group.gather(([_to_cpu(c) for c in self.stepper.carry], own))
+        parts = self.group.gather_to_first(([_to_cpu(c) for c in self.stepper.carry], own))
         self.at.wall_s = clock.wall_s()
         self.at.window_total, self.at.window_weight = self.window.tolist()
         if self.group.is_first:

@@ -66,7 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     finished = run_jobs(to_do, at_once)
     if to_do:
-        print(f"{len(to_do)} runs in {(time.monotonic() - began) / 60:.1f} minutes")
+        done = sum(job.exit_status == 0 for job in to_do)
+        minutes = (time.monotonic() - began) / 60
+        print(f"{done} of {len(to_do)} runs finished in {minutes:.1f} minutes")
     print_tables(options.task, tables, jobs, words)
     if not finished:
         print("stopped on request: the same command goes on", flush=True)

@@ -102,8 +102,11 @@ class TransformerXL(nn.Module):
         same_length: bool,
     ) -> tuple[Tensor, Tensor]:
         """The last layer's output (B, L, d_model), and the memory for the next segment."""
-        x = F.embedding(tokens, self.embedding) * math.sqrt(self.options.d_model)
-        x = self.dropout(x)
+        # On the CPU the gradient of these few rows is added to the softmax's, dense and there
+        # before it, without a second tensor of zeros. Other devices keep torch's dense gradient.
+        few = tokens.device.type == "cpu"
+        x = F.embedding(tokens, self.embedding, sparse=few)
+        x = self.dropout(x * math.sqrt(self.options.d_model))
         if memory is None:
             memory = x.new_empty(len(self.layers), len(x), 0, self.options.d_model)
         self._check_call(x, memory, memory_length, clamp, same_length)

@@ -247,6 +247,7 @@ def test_every_parameter_has_a_gradient_when_clusters_are_empty():
     nll.sum().backward()
     gradients = {name: p.grad for name, p in model.named_parameters()}
     assert all(g is not None and g.isfinite().all() for g in gradients.values())
+    assert all(g.layout == torch.strided for g in gradients.values() if g is not None)
     bias = gradients["softmax.bias"]
     assert bias is not None
     assert (bias[3:] == 0).all()
