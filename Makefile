@@ -20,7 +20,7 @@ RUN := $(VENV)/bin/python
 LOCK := requirements.lock
 STAMP := $(VENV)/.installed-from-lock
 PIP := $(RUN) -m pip --disable-pip-version-check install --no-deps
-PYTEST_FLAGS ?= -n 2
+PYTEST_FLAGS ?= -n 2 --dist loadfile
 
 .PHONY: help
 help: ## list the targets

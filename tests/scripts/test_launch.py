@@ -46,21 +46,6 @@ def test_a_finished_run_is_skipped(undisturbed):
     assert "is finished already" in again.stdout
 
 
-def test_stop_on_request_then_go_on(undisturbed, tmp_path):
-    process = start(tmp_path)
-    wait_for_rows(tmp_path, 2, process)
-    process.send_signal(signal.SIGTERM)
-    output = process.communicate()[0]
-    assert process.returncode == 75, output
-    status = json.loads((run_folder(tmp_path) / "status.json").read_text())
-    assert status["status"] == "preempted"
-    assert not any(map(is_alive, worker_pids(tmp_path)))
-    again = launch(tmp_path)
-    assert again.returncode == 0, again.stderr
-    assert "resuming" in again.stdout
-    assert result(tmp_path) == result(undisturbed[0])
-
-
 def test_a_killed_worker_is_replaced(undisturbed, tmp_path):
     process = start(tmp_path)
     wait_for_rows(tmp_path, 3, process)

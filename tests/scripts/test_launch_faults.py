@@ -99,6 +99,7 @@ def test_a_request_before_the_workers_are_there_is_not_lost(tmp_path):
 # Lost processes
 
 
+@pytest.mark.slow
 def test_a_killed_worker_of_two_is_replaced(tmp_path):
     """The first process lives on and sees its connection fail: not a failure of its own."""
     process = start(tmp_path, "hardware.processes=2")

@@ -178,6 +178,12 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return World(splits, contents, archive, package, programs, root, [])
 
 
+class QuietServer(ThreadingHTTPServer):
+    """Says nothing of a client that has gone away: whoever asks for one byte does."""
+
+    def handle_error(self, *_: Any) -> None: ...
+
+
 class QuietHandler(SimpleHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
         pass
@@ -187,7 +193,7 @@ class QuietHandler(SimpleHTTPRequestHandler):
 def address(world: World) -> Iterator[str]:
     """Where the packed sets are served."""
     handler = partial(QuietHandler, directory=str(world.archive.parent))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with QuietServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
