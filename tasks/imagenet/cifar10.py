@@ -22,17 +22,17 @@ import tarfile
 import threading
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import Timeout, UnixFileLock
 from numpy.typing import NDArray
 from PIL import Image
 
 from tasks.base import DataProblem
+from tasks.making import Say, alone
 
 CLASSES = (  # in the order of CIFAR-10's labels, which is also that of the names
     "airplane",
@@ -98,7 +98,6 @@ class Examples:
 
 
 Splits = dict[str, Examples]
-Say = Callable[[str], None]
 
 
 class _Unavailable(Exception):
@@ -116,8 +115,7 @@ def make_cifar10(root: Path, say: Say = print, contents: Contents | None = None)
         _check_whole(root, contents)
         return
     try:
-        root.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(root, say) as temporary:
+        with alone(root, say) as temporary:
             if root.exists():  # another process was quicker
                 _check_whole(root, contents)
                 return
@@ -131,30 +129,6 @@ def make_cifar10(root: Path, say: Say = print, contents: Contents | None = None)
     except OSError as error:
         raise DataProblem(f"{root}: CIFAR-10 cannot be written there: {error}") from error
     say(f"CIFAR-10 is complete in {root}")
-
-
-@contextlib.contextmanager
-def _alone(root: Path, say: Say) -> Iterator[Path]:
-    """An empty folder beside `root` for one process at a time.
-
-    As with a run's folder, the kernel holds the lock and the empty lock file stays. Whoever has the
-    lock may remove what a killed process has left.
-    """
-    lock = UnixFileLock(root.with_name(f".{root.name}.lock"))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        say(f"CIFAR-10: waiting for another process that is making {root}")
-        lock.acquire()
-    temporary = root.with_name(f".{root.name}.making")
-    try:
-        if temporary.exists():
-            shutil.rmtree(temporary)
-        temporary.mkdir()
-        yield temporary
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        lock.release()
 
 
 def _check_whole(root: Path, contents: Contents) -> None:
