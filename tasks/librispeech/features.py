@@ -1,0 +1,195 @@
+"""From sound to what the model hears: 64 log-mel energies every 10 ms, and how they are varied.
+
+All functions take batches on any device. What they make of an utterance does not depend on the
+others in its batch: it is reflected at its own end, and normalised over its own length.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torchaudio.transforms import Resample  # type: ignore[import-untyped]
+
+RATE = 16000  # samples per second
+N_FFT = 512
+WINDOW = 320  # 20 ms, in the middle of the 512
+HOP = 160  # 10 ms
+MELS = 64
+DITHER = 1e-5
+PRE_EMPHASIS = 0.97
+LOG_FLOOR = 1e-20
+STD_FLOOR = 1e-5
+ALIGNED = 16  # frames of a batch are a multiple of it, for tensor cores
+SPEEDS = (0.9, 1.0, 1.1)
+
+# Slaney's scale: linear up to 1 kHz, where it is at 15, and 27 steps for each factor of 6.4 above.
+LINEAR = 200 / 3  # Hz per mel
+KNEE_HZ = 1000.0
+KNEE = KNEE_HZ / LINEAR
+LOG_STEP = math.log(6.4) / 27
+
+
+def log_mel(
+    waveform: Tensor, lengths: Tensor, dither: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """Sound (B, N) of the given lengths to features (B, 64, T) and their lengths ⌈N / 160⌉.
+
+    Of each feature the mean over the utterance is 0 and the standard deviation 1; what lies beyond
+    the utterance is 0. The noise of `dither` is drawn in the batch's shape; None is for evaluation.
+    """
+    if lengths.device.type == "cpu":  # elsewhere the question would wait for the device
+        _check(waveform, lengths)
+    lengths = lengths.to(waveform.device)
+    with torch.no_grad(), _full_precision(waveform.device.type):
+        if dither is not None:
+            noise = torch.randn(
+                waveform.shape, generator=dither, device=dither.device, dtype=waveform.dtype
+            )
+            waveform = waveform.add(noise.to(waveform.device), alpha=DITHER)
+        emphasised = waveform.clone()
+        emphasised[:, 1:].sub_(waveform[:, :-1], alpha=PRE_EMPHASIS)
+        window, filters = _constants(waveform.dtype, waveform.device)
+        spectrum = torch.stft(
+            reflect(emphasised, lengths, N_FFT // 2),
+            N_FFT,
+            HOP,
+            WINDOW,
+            window,
+            center=False,
+            return_complex=True,
+        )
+        power = torch.view_as_real(spectrum).square().sum(-1)
+        frames = -(-waveform.shape[1] // HOP)
+        energies = torch.log(filters @ power[..., :frames] + LOG_FLOOR)
+        lengths = (lengths + HOP - 1).div(HOP, rounding_mode="floor")
+        return F.pad(normalise(energies, lengths), (0, -frames % ALIGNED)), lengths
+
+
+def reflect(x: Tensor, lengths: Tensor, width: int) -> Tensor:
+    """(B, N) with `width` more at both ends; x[-i] = x[i] and x[L - 1 + i] = x[L - 1 - i]."""
+    out = F.pad(x, (width, width))
+    out[:, :width] = x[:, 1 : width + 1].flip(1)
+    steps = torch.arange(width, device=x.device)
+    ends = lengths[:, None]
+    out.scatter_(1, ends + width + steps, x.gather(1, ends - 2 - steps))
+    return out
+
+
+def normalise(x: Tensor, lengths: Tensor) -> Tensor:
+    """(B, features, T) to mean 0 and deviation 1 over each utterance, and to 0 beyond it."""
+    padding = (torch.arange(x.shape[-1], device=x.device) >= lengths[:, None])[:, None]
+    count = lengths[:, None, None].to(x.dtype)
+    mean = x.masked_fill(padding, 0).sum(-1, keepdim=True) / count
+    centred = (x - mean).masked_fill(padding, 0)
+    std = (centred.square().sum(-1, keepdim=True) / (count - 1)).sqrt()
+    return centred / (std + STD_FLOOR)
+
+
+def mel_filters() -> np.ndarray:
+    """Slaney's triangles of equal area from 0 to 8000 Hz: float64 (64, 257)."""
+    corners = _hertz(np.linspace(0, _mel(RATE / 2), MELS + 2))
+    left, peak, right = corners[:-2, None], corners[1:-1, None], corners[2:, None]
+    frequencies = np.linspace(0, RATE / 2, N_FFT // 2 + 1)
+    rising = (frequencies - left) / (peak - left)
+    falling = (right - frequencies) / (right - peak)
+    filters: np.ndarray = np.maximum(0, np.minimum(rising, falling)) * 2 / (right - left)
+    return filters
+
+
+def speed_perturb(waveform: Tensor, factor: float) -> Tensor:
+    """Plays (…, N) that many times as fast, and as high: (…, ⌈N / factor⌉)."""
+    if factor not in SPEEDS:
+        raise ValueError(f"speed_perturb: factor must be one of {SPEEDS}, not {factor!r}")
+    if factor == 1.0:
+        return waveform
+    out: Tensor = _resampler(factor, waveform.dtype, waveform.device)(waveform)
+    return out
+
+
+def cut_out(
+    features: Tensor,
+    lengths: Tensor,
+    random: Random,
+    *,
+    bands: int = 2,
+    band_width: int = 6,
+    spans: int = 2,
+    span_width: int = 6,
+) -> Tensor:
+    """Sets `bands` runs of features and `spans` runs of frames of each utterance to 0.
+
+    The runs have a fixed width, may overlap, and lie inside the features (B, F, T) and the
+    utterance's own length; an utterance shorter than the width is cut out as a whole.
+    """
+    batch, bins, frames = features.shape
+    everywhere = torch.full_like(lengths, bins)
+    draws = [[random.random() for _ in range(bands + spans)] for _ in range(batch)]
+    device = features.device
+    places = torch.tensor(draws, dtype=torch.float64, device=device).view(batch, bands + spans)
+    in_band = _runs(places[:, :bands], everywhere.to(device), band_width, bins)
+    in_span = _runs(places[:, bands:], lengths.to(device), span_width, frames)
+    return features.masked_fill(in_band[:, :, None] | in_span[:, None, :], 0)
+
+
+def _runs(places: Tensor, lengths: Tensor, width: int, total: int) -> Tensor:
+    """Where the runs lie: (B, total). Their starts are uniform over 0 … length - width."""
+    starts = (places * (lengths - width + 1).clamp(min=1)[:, None]).floor()[..., None]
+    position = torch.arange(total, device=places.device)
+    return ((position >= starts) & (position < starts + width)).any(1)
+
+
+def _full_precision(device: str) -> AbstractContextManager[Any]:
+    """No autocast; some devices, as `meta`, have none to switch off."""
+    if torch.amp.is_autocast_available(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
+
+
+def _check(waveform: Tensor, lengths: Tensor) -> None:
+    least = N_FFT // 2 + 1
+    wrong = [n for n in lengths.tolist() if not least <= n <= waveform.shape[1]]
+    if wrong:
+        raise ValueError(
+            f"log_mel: lengths must be from {least}, what the reflection at an end needs, to"
+            f" {waveform.shape[1]}, what the batch has, not {wrong[0]}"
+        )
+
+
+@lru_cache(maxsize=16)
+def _constants(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The symmetric Hann window (320,) and the mel filters (64, 257), computed in float64."""
+    window = torch.hann_window(WINDOW, periodic=False, dtype=torch.float64)
+    filters = torch.from_numpy(mel_filters())
+    return window.to(device, dtype), filters.to(device, dtype)
+
+
+@lru_cache(maxsize=16)
+def _resampler(factor: float, dtype: torch.dtype, device: torch.device) -> Resample:
+    """Of `factor` times the samples' rate to that rate; the constants are resampy's kaiser_best."""
+    resample = Resample(
+        round(10 * factor),
+        10,
+        resampling_method="sinc_interp_kaiser",
+        lowpass_filter_width=64,
+        rolloff=0.9475937167399596,
+        beta=14.769656459379492,
+        dtype=torch.float64,
+    )
+    return resample.to(device, dtype)
+
+
+def _mel(hertz: float) -> float:
+    """Slaney's scale above its knee."""
+    return KNEE + math.log(hertz / KNEE_HZ) / LOG_STEP
+
+
+def _hertz(mel: np.ndarray) -> np.ndarray:
+    return np.where(mel < KNEE, mel * LINEAR, KNEE_HZ * np.exp(LOG_STEP * (mel - KNEE)))
