@@ -1,0 +1,134 @@
+"""`python -m scripts.bench_wmt`: words per second of Transformer-big's layers, ours and fairseq's.
+
+One encoder and one decoder layer of the paper's sizes, with the same parameters, sentences and
+rate of dropout; the label-smoothed loss of each is its own, and both must agree. They take turns in
+one process, forward and backward; every round gives one ratio, between passes of the same moment,
+and the median over the rounds is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from engine.memory import keep_freed_memory
+from tasks.wmt14.fairseq_backend import FairseqTransformer, smoothed_loss, to_fairseq
+from tasks.wmt14.model import Transformer, TransformerOptions
+
+BATCH, LENGTH, SHORTEST, WARM = 8, 24, 20, 2
+SMOOTHING = 0.1
+AIM = 1.1  # times as fast as fairseq
+SIZES = TransformerOptions(encoder_layers=1, decoder_layers=1, variant="fairseq")
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """Pairs of sentences of about equal length, as a batch of training has them."""
+
+    source: Tensor
+    lengths: Tensor
+    target: Tensor
+    expected: Tensor
+
+
+def make_sentences(options: TransformerOptions) -> Sentences:
+    """Of words that are all as frequent."""
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(SHORTEST, LENGTH + 1, (BATCH,), generator=generator)
+    lengths[0] = LENGTH
+    shape = BATCH, 2 * LENGTH + 1
+    words = torch.randint(options.pad + 1, options.vocabulary, shape, generator=generator)
+    return Sentences(words[:, :LENGTH], lengths, words[:, LENGTH:-1], words[:, LENGTH + 1 :])
+
+
+def our_loss(logits: Tensor, expected: Tensor) -> Tensor:
+    """torch spreads the smoothing over all words, fairseq over all but the right one."""
+    words = logits.shape[-1]
+    return F.cross_entropy(
+        logits.flatten(0, 1),
+        expected.flatten(),
+        reduction="sum",
+        label_smoothing=SMOOTHING * words / (words - 1),
+    )
+
+
+def their_loss(logits: Tensor, expected: Tensor) -> Tensor:
+    """By fairseq's criterion."""
+    return smoothed_loss(logits, expected, SMOOTHING)
+
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def train(model: nn.Module, loss: Loss, sentences: Sentences) -> Tensor:
+    """One forward and backward pass."""
+    logits = model(sentences.source, sentences.lengths, sentences.target)
+    total = loss(logits, sentences.expected)
+    total.backward()  # type: ignore[no-untyped-call]
+    return total.detach()
+
+
+def check_same(ours: nn.Module, theirs: nn.Module, sentences: Sentences) -> None:
+    """Raises if both do not calculate the same loss and gradient of the words."""
+    losses = [train(ours.eval(), our_loss, sentences), train(theirs.eval(), their_loss, sentences)]
+    torch.testing.assert_close(*losses)
+    one, other = next(ours.parameters()).grad, next(theirs.parameters()).grad
+    assert one is not None
+    assert other is not None
+    assert (one - other).norm() < 1e-4 * other.norm()
+    ours.train()
+    theirs.train()
+
+
+def seconds(model: nn.Module, loss: Loss, sentences: Sentences) -> float:
+    """Of one forward and backward pass."""
+    model.zero_grad()
+    before = time.perf_counter()
+    train(model, loss, sentences)
+    return time.perf_counter() - before
+
+
+def main() -> int:
+    """Prints a line per contestant; exit status 0 whatever the ratios."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=21)
+    options = parser.parse_args()
+    keep_freed_memory()  # as the workers of a run do
+    sentences = make_sentences(SIZES)
+    ours, theirs = Transformer(SIZES), FairseqTransformer(SIZES)
+    theirs.model.load_state_dict(to_fairseq(ours.state_dict()))
+    check_same(ours, theirs, sentences)
+    contestants: dict[str, tuple[nn.Module, Loss]] = {
+        "ours": (ours, our_loss),
+        "fairseq": (theirs, their_loss),
+        "fairseq again": (theirs, their_loss),
+    }
+    rounds: list[dict[str, float]] = []
+    for number in range(WARM + options.rounds):
+        names = [*contestants]
+        turn = number % len(names)
+        order = names[turn:] + names[:turn]
+        times = {name: seconds(*contestants[name], sentences) for name in order}
+        if number >= WARM:
+            rounds.append(times)
+    print(f"{torch.get_num_threads()} threads, torch {torch.__version__}; {SIZES}")
+    print(f"{BATCH} pairs of {LENGTH} and {LENGTH} words; {len(rounds)} rounds")
+    for name in contestants:
+        speed = 2 * BATCH * LENGTH / median(times[name] for times in rounds)
+        ratio = median(times["fairseq"] / times[name] for times in rounds)
+        print(f"{name:14} {speed:8,.0f} words/s   {ratio:.2f} × fairseq")
+    ratio = median(times["fairseq"] / times["ours"] for times in rounds)
+    print(f"ours {'reaches' if ratio >= AIM else 'does not reach'} {AIM} ×")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

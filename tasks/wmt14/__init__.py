@@ -1,0 +1,1 @@
+"""Translation from English to German (WMT14) with Transformer-big: Table 6 of the paper."""
