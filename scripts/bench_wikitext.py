@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from engine.memory import keep_freed_memory
+from scripts.contest import take_turns
 from tasks.wikitext103.model import Layer, TransformerXL, TransformerXLOptions
 
 BATCH, LENGTH, MEMORY, WARM = 4, 64, 64, 2
@@ -129,18 +130,12 @@ def main() -> int:
         return nll
 
     contestants = {
-        "ours": (model, lambda: ours(model)),
-        "ours without clusters": (whole, lambda: ours(whole)),
-        "plain": (whole, lambda: plain_nll(whole, words)),
-        "plain again": (whole, lambda: plain_nll(whole, words)),
+        "ours": lambda: seconds(model, lambda: ours(model)),
+        "ours without clusters": lambda: seconds(whole, lambda: ours(whole)),
+        "plain": lambda: seconds(whole, lambda: plain_nll(whole, words)),
+        "plain again": lambda: seconds(whole, lambda: plain_nll(whole, words)),
     }
-    rounds: list[dict[str, float]] = []
-    for number in range(WARM + options.rounds):
-        names = [*contestants]
-        turn = number % len(names)
-        times = {name: seconds(*contestants[name]) for name in names[turn:] + names[:turn]}
-        if number >= WARM:
-            rounds.append(times)
+    rounds = take_turns(contestants, options.rounds, WARM)
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}; {SIZES}")
     print(f"{BATCH} columns of {LENGTH} words, a memory of {MEMORY}; {len(rounds)} rounds")
     for name in contestants:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from engine.memory import keep_freed_memory
+from scripts.contest import take_turns
 from tasks.wmt14.fairseq_backend import FairseqTransformer, smoothed_loss, to_fairseq
 from tasks.wmt14.model import Transformer, TransformerOptions
 
@@ -106,19 +107,12 @@ def main() -> int:
     ours, theirs = Transformer(SIZES), FairseqTransformer(SIZES)
     theirs.model.load_state_dict(to_fairseq(ours.state_dict()))
     check_same(ours, theirs, sentences)
-    contestants: dict[str, tuple[nn.Module, Loss]] = {
-        "ours": (ours, our_loss),
-        "fairseq": (theirs, their_loss),
-        "fairseq again": (theirs, their_loss),
+    contestants = {
+        "ours": lambda: seconds(ours, our_loss, sentences),
+        "fairseq": lambda: seconds(theirs, their_loss, sentences),
+        "fairseq again": lambda: seconds(theirs, their_loss, sentences),
     }
-    rounds: list[dict[str, float]] = []
-    for number in range(WARM + options.rounds):
-        names = [*contestants]
-        turn = number % len(names)
-        order = names[turn:] + names[:turn]
-        times = {name: seconds(*contestants[name], sentences) for name in order}
-        if number >= WARM:
-            rounds.append(times)
+    rounds = take_turns(contestants, options.rounds, WARM)
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}; {SIZES}")
     print(f"{BATCH} pairs of {LENGTH} and {LENGTH} words; {len(rounds)} rounds")
     for name in contestants:

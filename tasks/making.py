@@ -1,15 +1,34 @@
-"""A folder of data that appears complete or not at all, made by one process at a time."""
+"""Data that the suite makes itself, and where it keeps what it has worked out of data."""
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import Timeout, UnixFileLock
 
+from tasks.base import DataProblem
+
 Say = Callable[[str], None]
+Makers = Mapping[str, Callable[[Path], object]]  # by the names that `data.make` may have
+
+
+def make_data(make: str | None, makers: Makers, root: Path) -> None:
+    """Has the data set that `data.make` names made or fetched below `root`, if it names one."""
+    if make is None:
+        return
+    if make not in makers:
+        raise DataProblem(f"data.make: must be null or one of {[*makers]}, not {make!r}")
+    makers[make](root)
+
+
+def cache_folder(kind: str) -> Path:
+    """In the user's cache: data may lie on a read-only disk, or be other people's."""
+    caches = os.environ.get("XDG_CACHE_HOME", "") or Path.home() / ".cache"
+    return Path(caches) / "novograd-repro" / kind
 
 
 @contextmanager

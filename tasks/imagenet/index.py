@@ -21,6 +21,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from tasks.base import DataProblem
+from tasks.making import cache_folder
 
 SPLITS = ("train", "val")
 SUFFIXES = (".jpeg", ".jpg", ".png")
@@ -126,10 +127,8 @@ def _image_names(folder: Path) -> Iterator[bytes]:
 
 
 def _cache_file(root: Path, split: str) -> Path:
-    """In the user's cache: the images may lie on a read-only disk, or be other people's."""
-    caches = os.environ.get("XDG_CACHE_HOME", "") or Path.home() / ".cache"
     mark = sha256(os.fsencode(root.absolute())).hexdigest()[:16]
-    return Path(caches) / "novograd-repro" / "index" / f"{mark}-{split}.npz"
+    return cache_folder("index") / f"{mark}-{split}.npz"
 
 
 def _load(file: Path, key: str) -> tuple[np.ndarray, np.ndarray] | None:

@@ -18,6 +18,7 @@ from tasks.imagenet.digits import make_digits
 from tasks.imagenet.index import ImageIndex, check_folders
 from tasks.imagenet.model import ResNet, ResNetOptions
 from tasks.loading import Unreadable, load_batches
+from tasks.making import make_data
 from tasks.streams import eval_slots, shuffled_slots, slots_of_step
 
 MEANS = (123.68, 116.78, 103.94)  # red, green, blue, of 0 … 255
@@ -42,11 +43,7 @@ class ImageNet(Task):
         return self.context.data_root / self.data_options.folder
 
     def check_data(self) -> None:
-        make = self.data_options.make
-        if make is not None:
-            if make not in MAKERS:
-                raise DataProblem(f"data.make: must be null or one of {[*MAKERS]}, not {make!r}")
-            MAKERS[make](self.root)
+        make_data(self.data_options.make, MAKERS, self.root)
         check_folders(self.root, self.model_options.classes)
         for split in (self._train, self._val):  # the list of files is then there for every worker
             assert len(split.index)

@@ -16,11 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tasks.wikitext103.softmax import AdaptiveSoftmax
+from tasks.wikitext103.softmax import ALIGNED, AdaptiveSoftmax
 
 STD = 0.02  # of all weights at the start
 BASE = 10000.0  # of the sinusoids' wavelengths
-ALIGNED = 8  # GPUs multiply matrices faster if their rows are a multiple of it
 
 
 @dataclass

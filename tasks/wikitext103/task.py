@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tasks.base import Batch, Carry, Counts, DataProblem, Headline, LossOut, Shard, Task
+from tasks.making import Makers, make_data
 from tasks.wikitext103.gensim_wiki import make_small_wiki
 from tasks.wikitext103.made_up import make_made_up
 from tasks.wikitext103.model import TransformerXL, TransformerXLOptions
@@ -30,10 +31,7 @@ PROTOCOLS = {
     "64": Protocol(segment=64, memory=640, clamp=400, same_length=True),
     "128": Protocol(segment=128, memory=1600, clamp=1000, same_length=True),
 }
-MAKERS: dict[str, Callable[[Path], object]] = {
-    "made_up": make_made_up,
-    "small_wiki": make_small_wiki,
-}
+MAKERS: Makers = {"made_up": make_made_up, "small_wiki": make_small_wiki}
 
 
 @dataclass
@@ -67,11 +65,7 @@ class WikiText103(Task):
         return self.context.data_root / self.data_options.folder
 
     def check_data(self) -> None:
-        make = self.data_options.make
-        if make is not None:
-            if make not in MAKERS:
-                raise DataProblem(f"data.make: must be null or one of {[*MAKERS]}, not {make!r}")
-            MAKERS[make](self.root)
+        make_data(self.data_options.make, MAKERS, self.root)
         check_files(self.root)
         self._check_columns()
         words, tokens = len(self._text.words), len(self._text.splits["train"])

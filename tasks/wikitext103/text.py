@@ -9,7 +9,6 @@ has number 0. The numbers are kept in the user's cache, because the texts may be
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 import time
@@ -21,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from tasks.base import DataProblem
+from tasks.making import cache_folder
 
 SPLITS = ("train", "valid", "test")
 END = "<eos>"
@@ -77,8 +77,7 @@ def _cache_folder(files: dict[str, Path]) -> Path:
     """One for each state of the texts: another size or time of a file is another text."""
     stats = [(str(f.absolute()), f.stat().st_size, f.stat().st_mtime_ns) for f in files.values()]
     mark = sha256(repr(stats).encode()).hexdigest()[:16]
-    caches = os.environ.get("XDG_CACHE_HOME", "") or Path.home() / ".cache"
-    return Path(caches) / "novograd-repro" / "text" / mark
+    return cache_folder("text") / mark
 
 
 def _encode(files: dict[str, Path], place: Path) -> None:
