@@ -62,6 +62,14 @@ smoke: setup ## one experiment from command to record on made-up data, in second
 reproduce-imagenet: setup ## Tables 1-3 on GPUs, Table 1 on small data without (SCALE= TABLES= ARGS=)
 	@$(RUN) -m scripts.reproduce imagenet $(REPRODUCE)
 
+.PHONY: reproduce-librispeech
+reproduce-librispeech: setup ## Tables 4, 5 and Figure 1; Table 4 on synthetic speech without a GPU
+	@$(RUN) -m scripts.reproduce librispeech $(REPRODUCE)
+
+.PHONY: reproduce-wmt
+reproduce-wmt: setup ## Table 6, on verses of the Bible without a GPU (SCALE= SEEDS= ARGS=)
+	@$(RUN) -m scripts.reproduce wmt14 $(REPRODUCE)
+
 .PHONY: reproduce-wikitext
 reproduce-wikitext: setup ## Table 7 and Figure 2, on small text without a GPU (SCALE= SEEDS= ARGS=)
 	@$(RUN) -m scripts.reproduce wikitext103 $(REPRODUCE)
@@ -96,6 +104,10 @@ bench-input: setup ## images per second and core, against torchvision's referenc
 .PHONY: bench-wikitext
 bench-wikitext: setup ## tokens per second of Transformer-XL's step, against the original code path
 	@$(RUN) -m scripts.bench_wikitext
+
+.PHONY: bench-wmt
+bench-wmt: setup ## words per second of Transformer-big's step, against fairseq's own
+	@$(RUN) -m scripts.bench_wmt
 
 .PHONY: lock
 lock: setup ## resolve pyproject.toml's dependencies anew into requirements.lock

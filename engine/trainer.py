@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ import torch
 from torch import nn
 
 from engine.checkpoint import CheckpointError, CheckpointStore
+from engine.clock import Clock
 from engine.config import NOT_SCIENCE, RunConfig
 from engine.distributed import Group
 from engine.evaluation import evaluate
@@ -43,6 +43,7 @@ class Outcome:
     best: dict[str, float]
     wall_s: float
     skipped: int
+    meters: dict[str, float]  # medians over the logged rows of this start
 
 
 @dataclass
@@ -142,7 +143,14 @@ class Trainer:
                 tracker.finish()
         at = self.at
         return Outcome(
-            status, at.step, message, self.final, self.best, round(at.wall_s, 3), at.skipped
+            status,
+            at.step,
+            message,
+            self.final,
+            self.best,
+            round(at.wall_s, 3),
+            at.skipped,
+            self.clock.medians(),
         )
 
     def _loop(self, tracker: Tracker | None, progress: Progress) -> tuple[str, str]:
@@ -155,7 +163,7 @@ class Trainer:
         self, batches: Iterator[Batch], tracker: Tracker | None, progress: Progress
     ) -> tuple[str, str]:
         at, plan = self.at, self.plan
-        clock = _Clock(at.wall_s)
+        clock = self.clock = Clock(at.wall_s, self.task, self.group.world)
         if self._evaluation_is_due() and not self._evaluate(tracker, clock):
             return self._preempted(tracker, clock)
         while at.step < plan.steps:
@@ -193,18 +201,18 @@ class Trainer:
                 return "preempted", f"stopped on request after step {at.step}, and saved"
         return "finished", f"all {plan.steps} steps done"
 
-    def _preempted(self, tracker: Tracker | None, clock: _Clock) -> tuple[str, str]:
+    def _preempted(self, tracker: Tracker | None, clock: Clock) -> tuple[str, str]:
         self._save(tracker, clock)
         return "preempted", f"stopped on request at step {self.at.step}, and saved"
 
     def _log_row(
-        self, tracker: Tracker | None, progress: Progress, clock: _Clock, norm: torch.Tensor | None
+        self, tracker: Tracker | None, progress: Progress, clock: Clock, norm: torch.Tensor | None
     ) -> None:
         at, plan = self.at, self.plan
         total, weight = self.window.tolist()
         self.window.zero_()
         loss = total / weight
-        lr, speed = plan.schedule(at.step - 1), clock.units_per_s()
+        lr, meters = plan.schedule(at.step - 1), clock.meters()
         if tracker is None:
             return
         row = self._position_row(clock) | {"train/loss": loss, "train/lr": lr}
@@ -212,10 +220,10 @@ class Trainer:
             row["train/grad_norm"] = norm.item()
         if self.scaler.is_enabled():
             row["train/skipped"] = at.skipped
-        tracker.log(row | {"speed/units_per_s": speed})
-        progress.update(at.step, loss=loss, lr=lr, units_per_s=speed)
+        tracker.log(row | meters)
+        progress.update(at.step, loss=loss, lr=lr, units_per_s=meters["speed/units_per_s"])
 
-    def _position_row(self, clock: _Clock) -> dict[str, float | int]:
+    def _position_row(self, clock: Clock) -> dict[str, float | int]:
         at, plan = self.at, self.plan
         return {
             "step": at.step,
@@ -229,7 +237,7 @@ class Trainer:
         due = at.step > 0 and (at.step % plan.eval_every == 0 or at.step == plan.steps)
         return due and at.evaluated != at.step
 
-    def _evaluate(self, tracker: Tracker | None, clock: _Clock) -> bool:
+    def _evaluate(self, tracker: Tracker | None, clock: Clock) -> bool:
         """False if a process was asked to stop: the evaluation is then done after resuming."""
         at, headline = self.at, self.task.headline
         self.group.average_buffers(self.module)
@@ -258,7 +266,7 @@ class Trainer:
         clock.pause()
         return True
 
-    def _save(self, tracker: Tracker | None, clock: _Clock) -> None:
+    def _save(self, tracker: Tracker | None, clock: Clock) -> None:
         # Statistics of batch norm are each process's own between evaluations: all are saved.
         own = {name: b.cpu() for name, b in self.module.named_buffers()}
         parts = self.group.gather_to_first(([_to_cpu(c) for c in self.stepper.carry], own))
@@ -364,27 +372,6 @@ def make_transforms(config: RunConfig) -> list[Transform]:
     if config.gradient.larc is not None:
         chain.append(Larc(**config.gradient.larc))
     return chain
-
-
-class _Clock:
-    """Wall time over all starts of a run, and the speed of training without evaluation."""
-
-    def __init__(self, already: float) -> None:
-        self._already, self._start = already, time.perf_counter()
-        self._since, self.units = self._start, 0
-
-    def wall_s(self) -> float:
-        return self._already + time.perf_counter() - self._start
-
-    def units_per_s(self) -> float:
-        now = time.perf_counter()
-        speed = self.units / max(now - self._since, 1e-9)
-        self._since, self.units = now, 0
-        return round(speed, 3)
-
-    def pause(self) -> None:
-        """What went before does not count for the speed."""
-        self._since, self.units = time.perf_counter(), 0
 
 
 class _Silent:

@@ -273,6 +273,7 @@ def describe(prepared: Prepared) -> str:
     """Some lines that say what will happen."""
     p, c = prepared.plan, prepared.config
     hardware = c.hardware
+    about = prepared.task.about_data()
     return "\n".join(
         [
             f"run        {prepared.run_id}  (scale {c.scale})",
@@ -282,6 +283,7 @@ def describe(prepared: Prepared) -> str:
             f"of which {p.warmup:,} warm-up",
             f"on         {p.processes} × {hardware.device}, {hardware.precision}, "
             f"{hardware.threads} threads each",
+            *([f"data       {about}"] if about else []),
         ]
     )
 

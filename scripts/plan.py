@@ -74,7 +74,7 @@ def report(prepared: Prepared, cost: Cost) -> str:
     shown = f"{hours:,.0f}" if hours >= 10 else f"{hours:.2g}"
     return "\n".join(
         [
-            f"data       {plan.units:,} {plan.unit}s in all, evaluated every {plan.eval_every:,} "
+            f"in all     {plan.units:,} {plan.unit}s, evaluated every {plan.eval_every:,} "
             f"steps, saved every {plan.checkpoint_every:,}",
             f"model      {cost.parameters:,} parameters in {cost.tensors} tensors",
             f"memory     model {cost.model_bytes / 1e6:,.1f} MB, gradients "

@@ -1,4 +1,4 @@
-"""Makes the data of a task: `python -m scripts.prepare imagenet|wikitext103|mini`.
+"""Makes the data of a task: `python -m scripts.prepare TASK`, or `mini` for all small sets.
 
 Each command checks what it is given, goes on where a stopped call was, and has nothing to do where
 the data is complete. Exit status: 0 ready · 2 bad data, no space or no permission · 130 Ctrl-C.
@@ -8,23 +8,12 @@ from __future__ import annotations
 
 import argparse
 import errno
-import os
 import sys
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
-from typing import TextIO
 
-from rich import progress as bars
-from rich.console import Console
-from rich.filesize import decimal
-
-INTERVAL = 10.0  # seconds between two lines of a log
-REDRAW = 0.1  # seconds between two changes of the bar
+from scripts.meter import Meter
 
 
 def _imagenet(options: argparse.Namespace, root: Path) -> None:
@@ -46,6 +35,35 @@ def _wikitext103(options: argparse.Namespace, root: Path) -> None:
         is_new = prepare(root, meter, options.archive)
     print(
         f"{root}: {WikiText().vocabulary:,} words in the vocabulary,"
+        f" {'ready' if is_new else 'complete before; nothing to do'}"
+    )
+
+
+def _librispeech(options: argparse.Namespace, root: Path) -> None:
+    from tasks.librispeech.manifest import Manifest
+    from tasks.librispeech.prepare import SUBSETS, prepare
+
+    subsets = options.subsets or list(SUBSETS)
+    with Meter() as meter:
+        is_new = prepare(root, meter, subsets, options.archives)
+    utterances = len(Manifest(root, subsets, _say))
+    print(
+        f"{root}: {utterances:,} utterances in {', '.join(subsets)},"
+        f" {'ready' if is_new else 'complete before; nothing to do'}"
+    )
+
+
+def _wmt14(options: argparse.Namespace, root: Path) -> None:
+    from tasks.wmt14.corpus import Corpus
+    from tasks.wmt14.prepare import prepare
+
+    with Meter() as meter:
+        is_new = prepare(root, meter, options.archives, news_commentary=options.news_commentary)
+        corpus = Corpus(root, WMT14_UNITS, report=meter)
+    for name, count in corpus.statistics.items():
+        print(f"  {name}: {count:,}")
+    print(
+        f"{root}: {len(corpus.train):,} pairs for training in {corpus.units.size:,} units,"
         f" {'ready' if is_new else 'complete before; nothing to do'}"
     )
 
@@ -75,11 +93,26 @@ def _small_wiki(root: Path, say: Callable[[str], None]) -> bool:
     return make_small_wiki(root, say)
 
 
+def _bible(root: Path, say: Callable[[str], None]) -> bool:
+    from tasks.wmt14.bible import make_bible
+
+    return make_bible(root, say)
+
+
+def _commands(root: Path, say: Callable[[str], None]) -> bool:
+    from tasks.librispeech.commands import make_commands
+
+    return make_commands(root, say)
+
+
 # For scale=mini, by subject: the folder, and what makes it and says whether it is new.
 SMALL: dict[str, tuple[str, Callable[[Path, Callable[[str], None]], bool]]] = {
     "imagenet": ("cifar10", _cifar10),
+    "librispeech": ("spoken-commands", _commands),
+    "wmt14": ("bible", _bible),
     "wikitext103": ("small-wiki", _small_wiki),
 }
+WMT14_UNITS = 8192  # the paper's
 
 
 def _say(line: str) -> None:
@@ -95,6 +128,29 @@ def _archives(parser: argparse.ArgumentParser) -> None:
 def _archive(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--archive", type=Path, metavar="FILE", help="the archive, if you have it already"
+    )
+
+
+def _subsets(parser: argparse.ArgumentParser) -> None:
+    _own_archives(parser)
+    parser.add_argument(
+        "--subsets", nargs="+", metavar="NAME", help="e.g. dev-clean train-clean-100; default: all"
+    )
+
+
+def _wmt14_arguments(parser: argparse.ArgumentParser) -> None:
+    _own_archives(parser)
+    parser.add_argument(
+        "--news-commentary",
+        choices=["v11", "v9"],
+        default="v11",
+        help="v11, of WMT16, as the paper's code used it (default), or WMT14's own v9",
+    )
+
+
+def _own_archives(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--archives", type=Path, metavar="DIR", help="where archives lie that you have already"
     )
 
 
@@ -116,11 +172,23 @@ COMMANDS = {
     "imagenet": Command(
         "unpack ImageNet's official archives (ILSVRC2012)", "imagenet", _imagenet, _archives
     ),
+    "librispeech": Command(
+        "download LibriSpeech, unpack and check it", "LibriSpeech", _librispeech, _subsets
+    ),
+    "wmt14": Command(
+        "download WMT's English-German texts, learn the units and encode them",
+        "wmt14",
+        _wmt14,
+        _wmt14_arguments,
+    ),
     "wikitext103": Command(
         "download WikiText-103 (word level) and check it", "wikitext-103", _wikitext103, _archive
     ),
     "mini": Command(
-        "CIFAR-10 as image folders and a small Wikipedia, for scale=mini", "", _mini, _only
+        "the small data sets of scale=mini: images, synthetic speech, verses, a small Wikipedia",
+        "",
+        _mini,
+        _only,
     ),
 }
 
@@ -166,78 +234,6 @@ def _describe(error: OSError, root: Path) -> str:
         return f"{root}: its disk is full: free some space, then the same command goes on"
     what = error.strerror or str(error)
     return f"{error.filename or root}: {what}; put this right, then the same command goes on"
-
-
-class Meter:
-    """A report(what, done, total) in bytes: a bar on a terminal, a line now and then in a log.
-
-    In a log each thing that is done has a first line, a last one, and one every ten seconds.
-    """
-
-    def __init__(
-        self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._stream = sys.stderr if stream is None else stream
-        self._clock = clock
-        self._what = ""
-        self._began = (0.0, 0)  # time and bytes at the first report of what is being done
-        self._shown = (0.0, -1)  # of the last one that was shown
-        self._bar: bars.Progress | None = None
-        if self._stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown"):
-            self._bar = bars.Progress(
-                bars.TextColumn("{task.description}", markup=False),
-                bars.BarColumn(),
-                bars.TaskProgressColumn(),
-                bars.DownloadColumn(),
-                bars.TransferSpeedColumn(),
-                bars.TimeRemainingColumn(),
-                console=Console(file=self._stream),
-                speed_estimate_period=120,
-            )
-
-    def __enter__(self) -> Meter:
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        now = self._clock()
-        is_first = what != self._what
-        if is_first:
-            self._what, self._began = what, (now, done)
-            if self._bar is not None:
-                self._task = self._bar.add_task(what, total=total, completed=done)
-        then, last = self._shown
-        is_last = done >= total and done != last
-        interval = REDRAW if self._bar is not None else INTERVAL
-        if not is_first and not is_last and now - then < interval:
-            return
-        self._shown = now, done
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done)
-        else:
-            self._write(f"{what}: {self._line(now, done, total)}")
-
-    def _line(self, now: float, done: int, total: int) -> str:
-        began, first = self._began
-        line = f"{decimal(done)} of {decimal(total)} ({100 * done // max(total, 1)} %)"
-        if not first < done < total:
-            return line
-        seconds = (now - began) / (done - first) * (total - done)
-        return f"{line}, {timedelta(seconds=round(seconds))} left"
-
-    def _write(self, line: str) -> None:
-        with suppress(OSError):  # a reader that has gone away must not end the work
-            print(line, file=self._stream, flush=True)
 
 
 if __name__ == "__main__":

@@ -180,6 +180,14 @@ def print_tables(task: str, tables: set[int], jobs: list[Job], words: list[str])
     for table in read_paper():
         if table.task == task and table.table in tables:
             print(f"\n{text_table(table, records)}")
+    signature = jobs[0].prepared.task.signature()
+    if signature:
+        print(f"\nmetrics: {signature}")
+    for job in jobs:
+        measured = [r["meters"] for r in records if r["run_id"] == job.prepared.run_id]
+        if measured and measured[0]:
+            values = ", ".join(f"{name} {value:,.4g}" for name, value in measured[0].items())
+            print(f"{job.name}: {values}")
     name, metrics = jobs[0].prepared.task.trivial()
     if metrics and jobs[0].prepared.config.scale != "paper":
         values = ", ".join(f"{metric} {value:.2f}" for metric, value in metrics.items())

@@ -103,7 +103,7 @@ def _train(folder: Path, early: list[int]) -> None:
             raise SystemExit(1) from problem
         if group.is_first:
             if outcome.status == "finished":
-                write_run_record(frozen, config, plan, outcome, trainer.module)
+                write_run_record(frozen, config, plan, outcome, trainer.module, task.signature())
             write_status(folder, outcome.status, outcome.message, step=outcome.step)
 
 
@@ -142,7 +142,9 @@ def record_path(config: Any, run_id: str) -> Path:
     return Path(config.paths.records, config.experiment, f"{name}.json")
 
 
-def write_run_record(frozen: Any, config: Any, plan: Any, outcome: Any, module: Any) -> None:
+def write_run_record(
+    frozen: Any, config: Any, plan: Any, outcome: Any, module: Any, signature: str
+) -> None:
     """What a finished run leaves in results/."""
     from engine.provenance import describe_environment
     from engine.record import write_record
@@ -157,6 +159,8 @@ def write_run_record(frozen: Any, config: Any, plan: Any, outcome: Any, module: 
         "best": outcome.best,
         "wall_s": outcome.wall_s,
         "skipped_steps": outcome.skipped,
+        "meters": outcome.meters,
+        "signature": signature,
         "parameters": sum(p.numel() for p in module.parameters()),
         "plan": {k: v for k, v in asdict(plan).items() if k != "schedule"},
         "environment": describe_environment(),

@@ -113,6 +113,21 @@ class Task(ABC):
         """What a model that has learned next to nothing reaches: its name, and metrics."""
         return "", {}
 
+    def meters(self, seconds: float, processes: int) -> dict[str, float]:
+        """More to log, by its whole name: of this process in the last `seconds` of training.
+
+        Since the last call, that is. The other `processes` did about as much.
+        """
+        return {}
+
+    def about_data(self) -> str:
+        """A line for who launches a run, if there is more to say than sizes; data may be absent."""
+        return ""
+
+    def signature(self) -> str:
+        """How the metrics are calculated, where others calculate them otherwise."""
+        return ""
+
     @abstractmethod
     def build_model(self) -> nn.Module:
         """The model, initialised from the global random state."""

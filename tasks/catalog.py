@@ -8,6 +8,8 @@ from tasks.base import Task
 
 TASKS = {
     "imagenet": "tasks.imagenet.task:ImageNet",
+    "librispeech": "tasks.librispeech.task:LibriSpeech",
+    "wmt14": "tasks.wmt14.task:Wmt14",
     "wikitext103": "tasks.wikitext103.task:WikiText103",
 }
 

@@ -7,8 +7,10 @@ out. So worlds of any size train on the same micro-batches, and a position is on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from tasks.base import Shard
 from tasks.seeding import permutation
@@ -22,7 +24,7 @@ class Item(NamedTuple):
 
 
 def slots_of_step(
-    epoch_slots: Callable[[int], Sequence[Sequence[int]]],
+    epoch_slots: Callable[[int], Sequence[Iterable[int]]],
     steps_per_epoch: int,
     slots_per_step: int,
     shard: Shard,
@@ -53,6 +55,34 @@ def shuffled_slots(examples: int, size: int, seed: int) -> Callable[[int], list[
         return [order[i : i + size].tolist() for i in range(0, examples - size + 1, size)]
 
     return slots
+
+
+def bucketed_slots(
+    lengths: np.ndarray, size: int, seed: int, pool: int = 64
+) -> Callable[[int], list[Sequence[int]]]:
+    """Slots of equal size and of examples of similar length, from a new order in every epoch.
+
+    The order is cut into pools of `pool` slots, and examples are sorted by length inside their
+    pool only, so that a slot has other examples in every epoch. Slots come in any order.
+    """
+
+    def slots(epoch: int) -> list[Sequence[int]]:
+        count = len(lengths) // size
+        order = permutation(len(lengths), "order", seed, epoch)[: count * size]
+        pools = np.arange(len(order)) // (pool * size)
+        sorted_in_pools = order[np.lexsort((lengths[order], pools))].reshape(count, size)
+        out: list[Sequence[int]]
+        out = sorted_in_pools[permutation(count, "slots", seed, epoch)].tolist()
+        return out
+
+    return slots
+
+
+def padding_waste(lengths: np.ndarray, slots: Sequence[Sequence[int]]) -> float:
+    """The share of padding when every slot is padded to its longest example."""
+    of_slots = [lengths[np.asarray(slot)] for slot in slots]
+    padded = sum(len(some) * int(some.max()) for some in of_slots)
+    return 1 - sum(int(some.sum()) for some in of_slots) / padded
 
 
 def eval_slots(examples: int, size: int, shard: Shard) -> Iterator[range]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ RATE = 16000  # samples per second
 N_FFT = 512
 WINDOW = 320  # 20 ms, in the middle of the 512
 HOP = 160  # 10 ms
+SHORTEST = N_FFT // 2 + 1  # samples of an utterance: what the reflection at an end needs
 MELS = 64
 DITHER = 1e-5
 PRE_EMPHASIS = 0.97
@@ -37,23 +37,19 @@ KNEE = KNEE_HZ / LINEAR
 LOG_STEP = math.log(6.4) / 27
 
 
-def log_mel(
-    waveform: Tensor, lengths: Tensor, dither: torch.Generator | None = None
-) -> tuple[Tensor, Tensor]:
+def log_mel(waveform: Tensor, lengths: Tensor, dither: bool = False) -> tuple[Tensor, Tensor]:
     """Sound (B, N) of the given lengths to features (B, 64, T) and their lengths ⌈N / 160⌉.
 
     Of each feature the mean over the utterance is 0 and the standard deviation 1; what lies beyond
-    the utterance is 0. The noise of `dither` is drawn in the batch's shape; None is for evaluation.
+    the utterance is 0. `dither`, for training, adds noise in the batch's shape that the default
+    generator of the sound's device draws.
     """
     if lengths.device.type == "cpu":  # elsewhere the question would wait for the device
         _check(waveform, lengths)
     lengths = lengths.to(waveform.device)
     with torch.no_grad(), _full_precision(waveform.device.type):
-        if dither is not None:
-            noise = torch.randn(
-                waveform.shape, generator=dither, device=dither.device, dtype=waveform.dtype
-            )
-            waveform = waveform.add(noise.to(waveform.device), alpha=DITHER)
+        if dither:
+            waveform = waveform.add(torch.randn_like(waveform), alpha=DITHER)
         emphasised = waveform.clone()
         emphasised[:, 1:].sub_(waveform[:, :-1], alpha=PRE_EMPHASIS)
         window, filters = _constants(waveform.dtype, waveform.device)
@@ -117,7 +113,7 @@ def speed_perturb(waveform: Tensor, factor: float) -> Tensor:
 def cut_out(
     features: Tensor,
     lengths: Tensor,
-    random: Random,
+    places: Tensor,
     *,
     bands: int = 2,
     band_width: int = 6,
@@ -127,15 +123,19 @@ def cut_out(
     """Sets `bands` runs of features and `spans` runs of frames of each utterance to 0.
 
     The runs have a fixed width, may overlap, and lie inside the features (B, F, T) and the
-    utterance's own length; an utterance shorter than the width is cut out as a whole.
+    utterance's own length; an utterance shorter than the width is cut out as a whole. Where they
+    lie say `places` (B, bands + spans), uniform draws from [0, 1).
     """
     batch, bins, frames = features.shape
+    if places.shape != (batch, bands + spans):
+        raise ValueError(
+            f"cut_out: places must have the shape {(batch, bands + spans)}, a draw for each of"
+            f" {bands} bands and {spans} spans, not {tuple(places.shape)}"
+        )
+    places, lengths = places.to(features.device), lengths.to(features.device)
     everywhere = torch.full_like(lengths, bins)
-    draws = [[random.random() for _ in range(bands + spans)] for _ in range(batch)]
-    device = features.device
-    places = torch.tensor(draws, dtype=torch.float64, device=device).view(batch, bands + spans)
-    in_band = _runs(places[:, :bands], everywhere.to(device), band_width, bins)
-    in_span = _runs(places[:, bands:], lengths.to(device), span_width, frames)
+    in_band = _runs(places[:, :bands], everywhere, band_width, bins)
+    in_span = _runs(places[:, bands:], lengths, span_width, frames)
     return features.masked_fill(in_band[:, :, None] | in_span[:, None, :], 0)
 
 
@@ -154,11 +154,10 @@ def _full_precision(device: str) -> AbstractContextManager[Any]:
 
 
 def _check(waveform: Tensor, lengths: Tensor) -> None:
-    least = N_FFT // 2 + 1
-    wrong = [n for n in lengths.tolist() if not least <= n <= waveform.shape[1]]
+    wrong = [n for n in lengths.tolist() if not SHORTEST <= n <= waveform.shape[1]]
     if wrong:
         raise ValueError(
-            f"log_mel: lengths must be from {least}, what the reflection at an end needs, to"
+            f"log_mel: lengths must be from {SHORTEST}, what the reflection at an end needs, to"
             f" {waveform.shape[1]}, what the batch has, not {wrong[0]}"
         )
 

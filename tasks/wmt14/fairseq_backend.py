@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tasks.wmt14.beam import BeamOptions, Hypothesis, Marks
-from tasks.wmt14.model import POSITIONS, TransformerOptions
+from tasks.wmt14.model import POSITIONS, Transformer, TransformerOptions, fairseq_sinusoids
 
 EMBEDDING = "embedding"  # ours
 EMBEDDINGS = (  # and theirs, one matrix with three names
@@ -105,6 +105,7 @@ class FairseqTransformer(nn.Module):
         words = _Words(options.vocabulary, Marks(options.pad, options.pad, options.pad))
         task = Namespace(source_dictionary=words, target_dictionary=words)
         self.model = TransformerModel.build_model(arguments, task)
+        self._aliases: list[Transformer] = []  # in a list: not a part of this module
 
     def forward(self, source: Tensor, source_lengths: Tensor | None, target: Tensor) -> Tensor:
         """Logits (B, T, V), as `Transformer.forward`."""
@@ -133,6 +134,22 @@ class FairseqTransformer(nn.Module):
         batch = {"net_input": {"src_tokens": source, "src_lengths": source_lengths}}
         found = search(batch, bos_token=marks.begin)
         return [Hypothesis(h[0]["tokens"][:-1].tolist(), h[0]["score"].item()) for h in found]
+
+    def as_ours(self) -> Transformer:
+        """Our Transformer with these very parameters: what changes here changes there."""
+        own = self._words()
+        if not self._aliases or self._aliases[0].embedding.data_ptr() != own.data_ptr():
+            with torch.device("meta"):
+                ours = Transformer(self.options)
+            ours.load_state_dict(from_fairseq(self.model.state_dict()), assign=True)
+            table = fairseq_sinusoids(self.options.d_model, self.options.pad)
+            ours.positions = table.to(own)
+            self._aliases = [ours]
+        return self._aliases[0].train(self.training)
+
+    def _words(self) -> Tensor:
+        words: Tensor = self.model.encoder.embed_tokens.weight
+        return words
 
     def _padded(self, source: Tensor, source_lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         """With fairseq's sign for padding, and lengths that are not None."""

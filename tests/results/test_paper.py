@@ -30,6 +30,7 @@ def test_every_experiment_is_its_row(row: Row):
         unit: float(amount),
         "batch": config.batch.global_size,
         "warmup": config.schedule.warmup,
+        "dropout": config.model.get("dropout"),
     }
     if "segment" in config.data:
         found["sequences"] = config.batch.global_size // config.data["segment"]

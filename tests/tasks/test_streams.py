@@ -7,13 +7,21 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from tasks.base import Batch, Carry, Context, Counts, Headline, LossOut, Shard, Task
-from tasks.seeding import torch_generator
-from tasks.streams import Item, eval_slots, shuffled_slots, slots_of_step
+from tasks.seeding import permutation, torch_generator
+from tasks.streams import (
+    Item,
+    bucketed_slots,
+    eval_slots,
+    padding_waste,
+    shuffled_slots,
+    slots_of_step,
+)
 from tests.tasks import contract
 
 EXAMPLES, SIZE, SLOTS, SEED = 107, 4, 6, 5
@@ -63,6 +71,62 @@ def test_indices_are_plain_integers():
 
 def test_a_seed_gives_another_order():
     assert list(shuffled_slots(10, 5, 0)(0)[0]) != list(shuffled_slots(10, 5, 1)(0)[0])
+
+
+LENGTHS = np.random.default_rng(0).integers(1, 1000, EXAMPLES)
+
+
+def test_buckets_use_no_example_twice_and_leave_an_incomplete_slot_out():
+    order = bucketed_slots(LENGTHS, SIZE, SEED, pool=5)
+    used = set()
+    for epoch in range(5):
+        slots = order(epoch)
+        indices = [i for slot in slots for i in slot]
+        assert {len(slot) for slot in slots} == {SIZE}
+        assert len(indices) == len(set(indices)) == EXAMPLES // SIZE * SIZE
+        assert all(type(i) is int for i in indices)
+        used |= set(indices)
+    assert used == set(range(EXAMPLES))  # also the longest: no example is never used
+
+
+def test_buckets_are_sorted_inside_pools_and_come_in_any_order():
+    slots = bucketed_slots(LENGTHS, SIZE, SEED, pool=5)(3)
+    pools = permutation(EXAMPLES, "order", SEED, 3)[: len(slots) * SIZE]
+    expected = [
+        list(some[i : i + SIZE])
+        for first in range(0, len(pools), 5 * SIZE)
+        for some in [sorted(pools[first : first + 5 * SIZE], key=lambda i: LENGTHS[i])]
+        for i in range(0, len(some), SIZE)
+    ]
+
+    def by_length(slots):
+        return sorted(sorted(LENGTHS[slot].tolist()) for slot in slots)
+
+    assert by_length(slots) == by_length(expected)
+    longest = [LENGTHS[slot].max() for slot in slots]
+    ordered = [LENGTHS[slot].max() for slot in expected]
+    assert longest != ordered
+    assert sorted(longest) == sorted(ordered)
+
+
+def test_buckets_are_a_function_of_seed_and_epoch():
+    order = bucketed_slots(LENGTHS, SIZE, SEED)
+    assert order(2) == bucketed_slots(LENGTHS, SIZE, SEED)(2) == order(2)
+    assert {frozenset(slot) for slot in order(2)} != {frozenset(slot) for slot in order(3)}
+    assert order(2) != bucketed_slots(LENGTHS, SIZE, SEED + 1)(2)
+
+
+def test_padding_waste():
+    lengths = np.array([1, 2, 3, 10])
+    assert padding_waste(lengths, [[0, 3], [1, 2]]) == 1 - 16 / 26
+    assert padding_waste(lengths, [[2], [3]]) == 0
+    long = np.random.default_rng(1).integers(1, 1000, 10_000)
+    shuffled = padding_waste(long, shuffled_slots(len(long), 32, 0)(0))
+    waste = [padding_waste(long, bucketed_slots(long, 32, 0, pool)(0)) for pool in (1, 8, 64)]
+    assert waste[0] == pytest.approx(shuffled)
+    assert waste == sorted(waste, reverse=True)
+    assert shuffled > 0.4
+    assert waste[-1] < 0.03
 
 
 def test_too_few_examples_are_an_error():

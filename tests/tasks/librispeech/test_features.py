@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from random import Random
 
 import numpy as np
 import pytest
@@ -109,10 +108,10 @@ def test_silence_is_finite():
 def test_dither():
     waveform, lengths = sounds()
     before = waveform.clone()
-    noise = torch.randn(
-        waveform.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64
-    )
-    dithered, _ = log_mel(waveform, lengths, torch.Generator().manual_seed(3))
+    torch.manual_seed(3)
+    noise = torch.randn(waveform.shape, dtype=torch.float64)
+    torch.manual_seed(3)
+    dithered, _ = log_mel(waveform, lengths, dither=True)
     assert torch.equal(dithered, log_mel(waveform + 1e-5 * noise, lengths)[0])
     assert not torch.equal(dithered, log_mel(waveform, lengths)[0])
     assert torch.equal(waveform, before)
@@ -173,9 +172,13 @@ def test_speed_of_one_and_of_others():
 
 def test_cut_out():
     features, lengths = torch.ones(40, 64, 48), torch.randint(1, 49, (40,))
-    out = cut_out(features, lengths, Random(5))
-    assert torch.equal(out, cut_out(features, lengths, Random(5)))
-    assert not torch.equal(out, cut_out(features, lengths, Random(6)))
+    places = torch.rand(40, 4, dtype=torch.float64)
+    out = cut_out(features, lengths, places)
+    assert torch.equal(out, cut_out(features, lengths, places))
+    assert not torch.equal(out, cut_out(features, lengths, places.flip(0)))
+    for i in range(40):  # an utterance's own draws alone
+        own = slice(i, i + 1)
+        assert torch.equal(out[own], cut_out(features[own], lengths[own], places[own]))
     assert (features == 1).all()
     for row, length in zip(out, lengths.tolist(), strict=True):
         bands = (row == 0).all(1)
@@ -191,10 +194,14 @@ def test_cut_out():
 
 def test_cut_out_reaches_every_place():
     """All starts from 0 to length - width, and no other."""
-    out = cut_out(torch.ones(300, 8, 20), torch.full((300,), 9), Random(0), bands=1, spans=1)
+    places = torch.rand(300, 2, dtype=torch.float64)
+    places[:2] = torch.tensor([[0.0], [math.nextafter(1, 0)]], dtype=torch.float64)
+    out = cut_out(torch.ones(300, 8, 20), torch.full((300,), 9), places, bands=1, spans=1)
     starts = {tuple(((row == 0).all(0)).nonzero().flatten().tolist()) for row in out}
     assert starts == {tuple(range(s, s + 6)) for s in range(4)}
     bands = {tuple(((row == 0).all(1)).nonzero().flatten().tolist()) for row in out}
     assert bands == {tuple(range(s, s + 6)) for s in range(3)}
-    x = torch.ones(2, 8, 20)
-    assert torch.equal(cut_out(x, torch.tensor([20, 3]), Random(0), bands=0, spans=0), x)
+    x, lengths = torch.ones(2, 8, 20), torch.tensor([20, 3])
+    assert torch.equal(cut_out(x, lengths, places[:2, :0], bands=0, spans=0), x)
+    with pytest.raises(ValueError, match=r"shape \(2, 4\), .* 2 bands and 2 spans, not \(2, 3\)"):
+        cut_out(x, lengths, torch.rand(2, 3))

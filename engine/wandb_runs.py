@@ -1,0 +1,192 @@
+"""Runs read back from W&B, and a W&B report of them; nothing here belongs to training."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.record import from_json
+
+if TYPE_CHECKING:
+    import wandb_workspaces.reports.v2 as reports
+
+SEGMENTS = "offline-run-*"
+INSPECT = (sys.executable, "-m", "wandb", "leet", "inspect", "--json")
+TIMEOUT = 30  # seconds that W&B may take to answer
+HOW_TO_LOG_IN = "log in with `wandb login`, or set WANDB_API_KEY"
+
+
+class WandbProblem(Exception):
+    """W&B does not give what was asked for; the message is for the user."""
+
+
+@dataclass(frozen=True)
+class WandbRun:
+    """A run as W&B has it. `read` fetches its rows, which may take a while."""
+
+    wandb_id: str
+    run_id: str
+    config: dict[str, Any]
+    status: str  # "finished", or W&B's word for something else
+    read: Callable[[], list[dict[str, float]]]
+
+
+def find_segments(folder: Path) -> list[Path]:
+    """The offline segments below a folder, oldest first: their names begin with the time."""
+    found = (path for path in folder.rglob(SEGMENTS) if any(path.glob("*.wandb")))
+    return sorted(found, key=lambda path: (path.name, path))
+
+
+def read_offline(folder: Path) -> WandbRun:
+    """An offline run from its segment, or from all segments below a run's folder.
+
+    Rows of later segments come last; a step that was logged twice is there twice.
+    """
+    is_segment = any(folder.glob("*.wandb"))
+    segments = [folder] if is_segment else find_segments(folder)
+    if not segments:
+        raise WandbProblem(f"{folder}: there is no {SEGMENTS} with a .wandb file in it")
+    config: dict[str, Any] = {}
+    rows: list[dict[str, float]] = []
+    wandb_id = run_id = ""
+    status = "unfinished"
+    for segment in segments:
+        status = "unfinished"  # until its last record says otherwise
+        for record in _inspect(segment):
+            body: dict[str, Any] = record.get(record["type"]) or {}
+            if record["type"] == "run":
+                config |= body.get("config", {}).get("update", {})
+                wandb_id = body.get("run_id") or wandb_id
+                run_id = body.get("display_name") or wandb_id
+            elif record["type"] == "history":
+                rows.append(_row(body["item"]))
+            elif record["type"] == "exit":
+                status = "failed" if body.get("exit_code") else "finished"
+    return WandbRun(wandb_id, run_id, _ours(config), status, lambda: rows)
+
+
+def read_project(project: str) -> list[WandbRun]:
+    """The runs of ENTITY/PROJECT; their rows come later, run by run."""
+    import wandb
+
+    require_login()
+    with _as_problem(f"{project} can't be read"):
+        found = list(wandb.Api(timeout=TIMEOUT).runs(project))
+    return [_remote(run) for run in found]
+
+
+def require_login(verify: bool = False) -> None:
+    """A WandbProblem where no key is configured or, if asked to verify, W&B does not take it."""
+    import wandb
+
+    wandb.setup(wandb.Settings(silent=True))
+    with _as_problem("there is no way to it, or it does not know the key"):
+        if not wandb.login(prompt=False, verify=verify):
+            raise WandbProblem(f"W&B: no key is configured; {HOW_TO_LOG_IN}")
+
+
+def build_report(
+    project: str,
+    title: str,
+    run_ids: Sequence[str],
+    metrics: Sequence[str],
+    axis: str,
+    group_key: str,
+) -> reports.Report:
+    """A report that is not saved yet: a panel for each metric, one line for each group.
+
+    `project` is ENTITY/PROJECT, `run_ids` are W&B's own, `group_key` is a dotted key of a run's
+    configuration. Lines are means over the group's runs, bands their standard deviation.
+    """
+    import wandb_workspaces.reports.v2 as reports
+    from wandb_workspaces import expr
+
+    entity, _, name = project.rpartition("/")
+    runs = reports.Runset(
+        entity=entity,
+        project=name,
+        name=f"by {group_key}",
+        filters=[expr.Metric("ID").isin(list(run_ids))],
+        groupby=[f"config.{group_key}"],
+    )
+    panels: list[Any] = [
+        reports.LinePlot(
+            title=metric,
+            x=axis,
+            y=[metric],
+            groupby=reports.Config(group_key),
+            groupby_aggfunc="mean",
+            groupby_rangefunc="stddev",
+            layout=reports.Layout(x=12 * (number % 2), y=10 * (number // 2), w=12, h=10),
+        )
+        for number, metric in enumerate(metrics)
+    ]
+    return reports.Report(
+        project=name,
+        entity=entity,
+        title=title[:128],  # W&B's limit
+        description="Mean and standard deviation over the runs of a group.",
+        blocks=[reports.PanelGrid(runsets=[runs], panels=panels)],
+        width="fluid",
+    )
+
+
+def save_report(report: reports.Report) -> str:
+    """Uploads a report and returns its address; a WandbProblem without a login."""
+    require_login()
+    with _as_problem("the report can't be saved"):
+        return str(report.save().url)
+
+
+def _remote(run: Any) -> WandbRun:
+    def read() -> list[dict[str, float]]:
+        with _as_problem(f"the rows of {run.name} can't be read"):
+            return [row for row in map(_row, run.scan_history()) if "step" in row]
+
+    return WandbRun(run.id, run.name, _ours(run.config), run.state, read)
+
+
+def _inspect(segment: Path) -> Iterator[dict[str, Any]]:
+    """The records of a segment as `wandb leet inspect` prints them; damaged ones are left out."""
+    done = subprocess.run([*INSPECT, str(segment)], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        last = (done.stderr.strip() or "no message").splitlines()[-1]
+        raise WandbProblem(f"{segment}: W&B can't read it: {last}")
+    for line in done.stdout.splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict) and "type" in record:
+            yield record
+
+
+def _row(item: Mapping[str, Any]) -> dict[str, float]:
+    """What our tracker logged: W&B's own columns begin with an underscore."""
+    return {
+        key: from_json(value)
+        for key, value in item.items()
+        if not key.startswith("_") and value is not None
+    }
+
+
+def _ours(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in config.items() if not key.startswith("_")}
+
+
+@contextmanager
+def _as_problem(what: str) -> Iterator[None]:
+    """W&B raises errors of many kinds, also of the network's; each becomes one clear line."""
+    try:
+        yield
+    except WandbProblem:
+        raise
+    except Exception as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise WandbProblem(f"W&B: {what}: {first}") from error

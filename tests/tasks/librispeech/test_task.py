@@ -1,0 +1,184 @@
+"""LibriSpeech's streams, losses and error rates."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import jiwer
+import pytest
+import torch
+
+from tasks.base import Batch, Context, DataProblem, Shard
+from tasks.catalog import task_class
+from tasks.librispeech.alphabet import greedy
+from tasks.librispeech.features import RATE, log_mel
+from tasks.librispeech.made_up import make_made_up
+from tasks.librispeech.model import JasperOptions
+from tasks.librispeech.task import LibriSpeech, LibriSpeechDataOptions, Utterances
+from tests.tasks.contract import assert_task_contract, float64_model, take
+
+SMALL = JasperOptions(
+    repeats=[1, 1, 1, 1], kernels=[5, 5, 5, 1], widths=[6, 6, 8, 8], dropouts=[0.1] * 4
+)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("data")
+    make_made_up(root / "speech")
+    return root
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def make(root: Path, data: dict[str, object] | None = None, **context: int) -> LibriSpeech:
+    options = LibriSpeechDataOptions("speech", "speech", ["train-clean-100"], bands=2, spans=1)
+    fields = {"seed": 0, "micro": 5, "slots": 4, "eval_batch": 7, "data_workers": 0} | context
+    return LibriSpeech(SMALL, replace(options, **data or {}), Context(data_root=root, **fields))
+
+
+def halves(batch: Batch) -> list[Batch]:
+    rows = len(batch.tensors["sound"])
+    return [
+        replace(batch, tensors={name: tensor[part] for name, tensor in batch.tensors.items()})
+        for part in (slice(0, 2), slice(2, rows))
+    ]
+
+
+def utterances(batch: Batch) -> list[bytes]:
+    return [str(index).encode() for index in batch.tensors["index"].tolist()]
+
+
+def test_contract(root: Path):
+    assert task_class("librispeech") is LibriSpeech
+    assert_task_contract(lambda **context: make(root, **context), halves, utterances)
+
+
+def test_error_rates_are_jiwers(root: Path):
+    task = make(root)
+    model = float64_model(task)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.3)
+    said, heard, totals = [], [], {}
+    for batch in task.eval_batches("test-other", Shard()):
+        with torch.no_grad():
+            counts, _ = task.count(model, batch, None)
+            features = log_mel(batch.tensors["sound"].double(), batch.tensors["samples"])
+            heard += greedy(*model(*features))
+        said += [task._held_out("test-other").text(i) for i in batch.tensors["index"].tolist()]
+        totals = {name: totals.get(name, 0.0) + value for name, value in counts.items()}
+    metrics = task.summarize("test-other", totals)
+    assert any(heard)
+    assert metrics["wer"] == pytest.approx(100 * jiwer.wer(said, heard))
+    assert metrics["cer"] == pytest.approx(100 * jiwer.cer(said, heard))
+
+
+def test_only_training_has_noise_masks_and_speeds(root: Path):
+    """The loss of a batch in evaluation mode is one number; dither and dropout change it."""
+    task = make(root)
+    model = float64_model(task)
+    (batch,) = take(task.train_stream(Shard(), 0), 1)
+    quiet = [task.loss(model, batch, None).total.item() for _ in range(2)]
+    assert quiet[0] == quiet[1]
+    unmasked = make(root, {"bands": 0, "spans": 0}).loss(model, batch, None).total.item()
+    assert unmasked != quiet[0]
+    model.train()
+    torch.manual_seed(0)
+    noisy = [task.loss(model, batch, None).total.item() for _ in range(2)]
+    assert noisy[0] != noisy[1]
+    assert "cuts" not in next(task.eval_batches("dev-clean", Shard())).tensors
+
+
+def test_what_has_no_alignment_is_counted_and_not_nan(root: Path):
+    task = make(root)
+    model = float64_model(task)
+    (batch,) = take(task.train_stream(Shard(), 0), 1)
+    rows = len(batch.tensors["targets"])
+    batch.tensors["targets"] = torch.ones(rows, 500, dtype=torch.int64)
+    batch.tensors["target_lengths"][0] = 500
+    out = task.loss(model, batch, None)
+    assert out.total.isfinite()
+    assert out.weight == rows
+    assert task.meters(1.0, 1)["train/no_alignment"] == 1
+
+
+def test_unreadable_sounds_of_a_test_set_are_wrong_words(root: Path, tmp_path: Path):
+    shutil.copytree(root / "speech", tmp_path / "speech")
+    whole = make(root)
+    model = float64_model(whole)
+    broken = sorted((tmp_path / "speech" / "dev-clean").rglob("*.flac"))[0]
+    broken.write_bytes(broken.read_bytes()[:300])
+    task = make(tmp_path, {"max_unreadable": 0.5}, eval_batch=64)
+    (batch,) = task.eval_batches("dev-clean", Shard())
+    with torch.no_grad():
+        counts, _ = task.count(model, batch, None)
+    manifest = whole._held_out("dev-clean")
+    words = sum(len(manifest.text(i).split()) for i in range(len(manifest)))
+    assert counts["words"] == words
+    assert counts["utterances"] == len(manifest) - 1
+    strict = make(tmp_path, {"max_unreadable": 0.0}, eval_batch=64)
+    with pytest.raises(DataProblem, match=f"{broken.name}: cannot be read"):
+        list(strict.eval_batches("dev-clean", Shard()))
+
+
+def test_lengths_and_meters(root: Path):
+    task = make(root)
+    batches = take(task.train_stream(Shard(), 0), 4)
+    assert "hours" in task.about_data()
+    model = float64_model(task)
+    assert task.meters(1.0, 1) == {}
+    seconds = 0.0
+    for batch in batches:
+        assert isinstance(batch, Utterances)
+        assert batch.seconds == batch.tensors["samples"].sum().item() / RATE
+        task.loss(model, batch, None)
+        seconds += batch.seconds
+    found = task.meters(2.0, 3)
+    assert found["speed/audio_s_per_s"] == pytest.approx(1.5 * seconds)
+    assert 0 < found["speed/front_end_share"] < 1
+    assert 0 <= found["speed/padding_share"] < 0.3
+    none = make(root, {"longest_s": 0.2})
+    with pytest.raises(DataProblem, match="no utterance in train-clean-100 has between 0.1 and 0.2"):
+        assert none.epoch_units
+
+
+def test_sets_with_fewer_parts(root: Path):
+    task = make(root, {"held_out": ["dev-clean", "test-clean"]})
+    task.check_data()
+    assert task.final_splits == ("test-clean",)
+    with pytest.raises(DataProblem, match="data.held_out: must be dev-clean and others of"):
+        make(root, {"held_out": ["test-clean"]}).check_data()
+    with pytest.raises(DataProblem, match="there must be 281,241"):
+        make(root, {"train_utterances": 281241}).check_data()
+
+
+@pytest.mark.skipif("DATA_ROOT" not in os.environ, reason="DATA_ROOT is not set")
+def test_human_speech():
+    """CMU AN4 in LibriSpeech's layout: a few steps of a small Jasper bring the loss down."""
+    data = LibriSpeechDataOptions(
+        "an4", "an4/LibriSpeech", ["train-clean-100"], ["dev-clean", "test-clean"]
+    )
+    context = Context(0, 8, 1, 16, 0, Path(os.environ["DATA_ROOT"]))
+    task = LibriSpeech(replace(SMALL, widths=[32, 32, 48, 48]), data, context)
+    task.check_data()
+    torch.manual_seed(0)
+    model = task.build_model().train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    losses = []
+    for batch in take(task.train_stream(Shard(), 0), 60):
+        out = task.loss(model, batch, None)
+        (out.total / float(out.weight)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        letters = batch.tensors["target_lengths"].sum().item()
+        losses.append(out.total.item() / letters)
+    assert sum(losses[-5:]) < 0.6 * sum(losses[:5])
