@@ -58,6 +58,10 @@ test-slow: setup ## the studies that the default tests leave out: many random ki
 smoke: setup ## one experiment from command to record on made-up data, in seconds
 	@$(RUN) -m scripts.launch experiment=imagenet/novograd_100ep scale=smoke
 
+.PHONY: demo
+demo: setup ## the headline rows of all four tasks on small data, with one table and a report
+	@$(RUN) -m scripts.demo $(ARGS)
+
 .PHONY: reproduce-imagenet
 reproduce-imagenet: setup ## Tables 1-3 on GPUs, Table 1 on small data without (SCALE= TABLES= ARGS=)
 	@$(RUN) -m scripts.reproduce imagenet $(REPRODUCE)
@@ -78,11 +82,24 @@ reproduce-wikitext: setup ## Table 7 and Figure 2, on small text without a GPU (
 REPRODUCE = $(if $(SCALE),scale=$(SCALE)) $(if $(TABLES),--tables $(TABLES)) \
 	$(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
 
+.PHONY: report
+report: setup ## the paper's numbers beside ours: results/REPORT.md, results/report.html, README
+	@$(RUN) -m scripts.report
+
+.PHONY: compare
+compare: setup ## curves of runs side by side (ARGS="experiment=imagenet/* group_by=optimizer")
+	@$(RUN) -m scripts.compare $(ARGS)
+
+.PHONY: wandb-sync
+wandb-sync: setup ## upload offline W&B runs, segment by segment (ARGS=--dry-run)
+	@$(RUN) -m scripts.wandb_sync $(ARGS)
+
 .PHONY: check
-check: setup ## lint, formatting, types
+check: setup ## lint, formatting, types, and that the report is what the records give
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m mypy
+	@$(RUN) -m scripts.report --check
 
 .PHONY: format
 format: setup ## fix what ruff can fix

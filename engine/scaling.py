@@ -8,7 +8,7 @@ frozen has plain numbers.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -21,6 +21,8 @@ class Multiply:
     batch: float = 1.0  # batch.global_size
     lr: float = 1.0
     weight_decay: float = 1.0
+    dropout: float = 1.0  # model.dropout, if the model has that one
+    lr_of: dict[str, float] = field(default_factory=dict)  # besides `lr`, by optimizer's name
 
 
 def multiply(raw: dict[str, Any], by: Multiply, problems: list[str]) -> None:
@@ -29,10 +31,18 @@ def multiply(raw: dict[str, Any], by: Multiply, problems: list[str]) -> None:
         holder[key] = _longer(holder[key], by)
     optimizer = raw.get("optimizer")
     if isinstance(optimizer, dict):
-        for name in ("lr", "weight_decay"):
-            factor = getattr(by, name)
+        factors = {"lr": by.lr, "weight_decay": by.weight_decay}
+        own = by.lr_of.get(str(optimizer.get("name")), 1.0)
+        if isinstance(own, bool) or not isinstance(own, int | float):
+            problems.append(f"multiply.lr_of: factors must be numbers, not {own!r}")
+        else:
+            factors["lr"] *= own
+        for name, factor in factors.items():
             if factor != 1 and isinstance(optimizer.get(name), int | float):
                 optimizer[name] = float(f"{optimizer[name] * factor:.12g}")
+    model = raw.get("model")
+    if by.dropout != 1 and isinstance(model, dict) and isinstance(model.get("dropout"), float):
+        model["dropout"] = float(f"{model['dropout'] * by.dropout:.12g}")
     batch = raw.get("batch")
     if by.batch != 1 and isinstance(batch, dict) and isinstance(batch.get("global_size"), int):
         exact = batch["global_size"] * by.batch

@@ -112,7 +112,7 @@ def build_report(
         entity=entity,
         project=name,
         name=f"by {group_key}",
-        filters=[expr.Metric("ID").isin(list(run_ids))],
+        filters=expr.And(expr.Metric("ID").isin(list(run_ids))),
         groupby=[f"config.{group_key}"],
     )
     panels: list[Any] = [

@@ -37,7 +37,7 @@ def text_table(table: Table, records: Sequence[dict[str, Any]]) -> str:
             for scale, data in small:
                 cells.append(_cell([r for r in own if _kind(r) == (scale, data)], metrics))
         lines.append(cells)
-    return f"Table {table.table}. {table.caption}\n" + _columns(lines)
+    return f"Table {table.table}. {table.caption}\n" + columns(lines)
 
 
 def _kind(record: dict[str, Any]) -> tuple[str, str]:
@@ -51,7 +51,8 @@ def _cell(records: Sequence[dict[str, Any]], metrics: Sequence[str]) -> str:
     return "/".join("-" if summary is None else str(summary) for summary in found)
 
 
-def _columns(lines: list[list[str]]) -> str:
+def columns(lines: list[list[str]]) -> str:
+    """Cells below each other, as wide as the widest."""
     widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  " + "   ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip()

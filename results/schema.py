@@ -1,7 +1,13 @@
-"""The paper's tables as data: what stands in `results/paper/*.yaml`, read strictly."""
+"""The paper as data: what stands in `results/paper/*.yaml`, read strictly.
+
+`table*.yaml` are its tables, `figures.yaml` its figures, `deviations.yaml` where it is silent or
+contradicts itself and what is done there. Its claims are read by `results/claims.py`.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
@@ -10,6 +16,27 @@ from typing import Any
 import yaml
 
 PAPER = Path(__file__).parent / "paper"
+CONFIGS = Path(__file__).parent.parent / "configs"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """How a kind of number is called, and which way is better."""
+
+    name: str
+    unit: str
+    higher_is_better: bool
+
+
+# By the last part of a metric's name: `dev-clean/wer` is a `wer`.
+METRICS = {
+    "top1": Metric("top-1", "%", True),
+    "top5": Metric("top-5", "%", True),
+    "wer": Metric("WER", "%", False),
+    "sacrebleu": Metric("SacreBLEU", "", True),
+    "token_bleu": Metric("Token-BLEU", "", True),
+    "ppl": Metric("perplexity", "", False),
+}
 
 
 @dataclass(frozen=True)
@@ -48,6 +75,46 @@ class Table:
     rows: tuple[Row, ...]
 
 
+@dataclass(frozen=True)
+class Series:
+    """A metric along a run; the exponential of a loss is a perplexity."""
+
+    metric: str
+    label: str
+    exponential: bool = False
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A numbered figure of the paper."""
+
+    figure: int
+    task: str
+    shows: str
+    unknown: str  # what can't be known of it
+    y: str
+    series: tuple[Series, ...]
+    experiments: tuple[str, ...]
+    log_y: bool = False
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """A place where the paper is silent, contradicts itself or differs from its public code.
+
+    What is printed, used and why can be that of rows. In all texts `{data/imagenet:image_size}`
+    stands for that value of `configs/data/imagenet.yaml`.
+    """
+
+    id: str
+    about: str  # a table, an experiment, the algorithm
+    printed: str = ""
+    used: str = ""
+    why: str = ""
+    rows: tuple[str, ...] = ()
+    variants: tuple[str, ...] = ()  # experiments with another reading
+
+
 class PaperProblem(ValueError):
     """A file of results/paper that can't be read."""
 
@@ -55,7 +122,7 @@ class PaperProblem(ValueError):
 @cache
 def read_paper(folder: Path = PAPER) -> tuple[Table, ...]:
     """All tables in the order of their numbers."""
-    tables = [_read_table(path) for path in folder.glob("*.yaml")]
+    tables = [_read_table(path) for path in folder.glob("table*.yaml")]
     return tuple(sorted(tables, key=lambda table: table.table))
 
 
@@ -63,6 +130,16 @@ def rows_of(task: str, tables: set[int] | None = None) -> list[Row]:
     """The rows of a task's tables, or of some of them, in the paper's order."""
     chosen = [t for t in read_paper() if t.task == task and (tables is None or t.table in tables)]
     return [row for table in chosen for row in table.rows]
+
+
+def headline_rows(task: str) -> list[Row]:
+    """The first row of every optimizer in a task's first table."""
+    first = next(table for table in read_paper() if table.task == task)
+    rows: dict[str, Row] = {}
+    for row in first.rows:
+        if row.experiment:
+            rows.setdefault(row.printed["optimizer"], row)
+    return list(rows.values())
 
 
 def _read_table(path: Path) -> Table:
@@ -77,7 +154,108 @@ def _read_table(path: Path) -> Table:
         missing = set(row.metrics) - set(table.tolerance)
         if missing:
             raise PaperProblem(f"{path}: no tolerance for {missing} of {row.row}")
+    for metric in table.tolerance:
+        metric_of(metric)
     return table
+
+
+def metric_of(name: str) -> Metric:
+    """What is known of a metric; PaperProblem if nothing is."""
+    kind = name.rpartition("/")[2]
+    if kind not in METRICS:
+        raise PaperProblem(f"{name}: which way is better? results/schema.py knows {list(METRICS)}")
+    return METRICS[kind]
+
+
+def metric_label(name: str) -> str:
+    """`dev-clean/wer` as dev-clean WER, `test_64/ppl` as test perplexity."""
+    return f"{split_of(name)} {metric_of(name).name}"
+
+
+def split_of(name: str) -> str:
+    """The part of the data that a metric is of, without how it is evaluated."""
+    return name.partition("/")[0].partition("_")[0]
+
+
+@cache
+def read_figures(path: Path = PAPER / "figures.yaml") -> tuple[Figure, ...]:
+    """The figures in the order of their numbers."""
+    figures: list[Figure] = []
+    for raw in yaml.safe_load(path.read_text()):
+        series = tuple(_make(Series, one, path) for one in raw.pop("series"))
+        experiments = tuple(raw.pop("experiments"))
+        figures.append(_make(Figure, raw | {"series": series, "experiments": experiments}, path))
+    return tuple(sorted(figures, key=lambda figure: figure.figure))
+
+
+@cache
+def read_deviations(
+    path: Path = PAPER / "deviations.yaml", tables: tuple[Table, ...] | None = None
+) -> tuple[Deviation, ...]:
+    """All deviations in the file's order, complete: with their rows' texts and configs' values."""
+    known = {row.row: row for table in tables or read_paper() for row in table.rows}
+    found: dict[str, Deviation] = {}
+    for raw in yaml.safe_load(path.read_text()):
+        for key in ("rows", "variants"):
+            raw[key] = tuple(raw.get(key, ()))
+        given: Deviation = _make(Deviation, raw, path)
+        unknown = set(given.rows) - set(known)
+        if unknown:
+            raise PaperProblem(f"{path}: {given.id} names rows that are not there: {unknown}")
+        texts = _texts_of([known[row] for row in given.rows])
+        for key in ("printed", "used", "why"):
+            raw[key] = insert_values(raw.get(key, "") or texts[key], path)
+            if not raw[key]:
+                raise PaperProblem(f"{path}: {given.id} does not say {key}")
+        if given.id in found:
+            raise PaperProblem(f"{path}: {given.id} is there twice")
+        found[given.id] = _make(Deviation, raw, path)
+    return tuple(found.values())
+
+
+def insert_values(text: str, path: Path) -> str:
+    """The text with `{group/file:dotted.key}` replaced by what stands there in configs/."""
+
+    def value(match: re.Match[str]) -> str:
+        file, key = CONFIGS / f"{match[1]}.yaml", match[2]
+        try:
+            node = yaml.safe_load(file.read_text())
+            for part in key.split("."):
+                node = node[part]
+        except (OSError, KeyError, TypeError) as problem:
+            raise PaperProblem(f"{path}: {match[0]} is not in configs/: {problem!r}") from problem
+        return value_text(node)
+
+    return re.sub(r"\{([\w/]+):([\w.]+)\}", value, text)
+
+
+def value_text(value: Any) -> str:
+    """A value of a recipe as one would write it: 1e-8, 32,768, (0.95, 0.25)."""
+    if isinstance(value, list | tuple):
+        return f"({', '.join(value_text(item) for item in value)})"
+    if isinstance(value, float) and value >= 1e6:
+        return f"{value / 1e9:g}B"
+    if isinstance(value, float):
+        return re.sub(r"e-0(\d)", r"e-\1", f"{value:g}")
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return str(value)
+
+
+def _texts_of(rows: Sequence[Row]) -> dict[str, str]:
+    """What rows say of their own deviation; the same thing once."""
+
+    def joined(texts: list[str]) -> str:
+        return "; ".join(dict.fromkeys(text for text in texts if text))
+
+    def items(recipe: dict[str, Any], keys: Any) -> str:
+        return ", ".join(f"{key} {value_text(recipe[key])}" for key in keys if key in recipe)
+
+    return {
+        "printed": joined([items(row.printed, row.used) for row in rows]),
+        "used": joined([items(row.used, row.used) for row in rows]),
+        "why": joined([row.why for row in rows]),
+    }
 
 
 def _make(kind: Any, raw: dict[str, Any], path: Path) -> Any:

@@ -160,7 +160,10 @@ def side_by_side(prepared: Prepared, runs: int, words: list[str]) -> int:
         return 1
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(1, min(cores or 1, int(free / GIGABYTES_PER_RUN), runs))
+    cores = cores or 1
+    # Somewhat more runs than cores share them evenly; one left for the end would use one core.
+    at_once = runs if cores < runs < 2 * cores else cores
+    return max(1, min(at_once, int(free / GIGABYTES_PER_RUN), runs))
 
 
 def print_tables(task: str, tables: set[int], jobs: list[Job], words: list[str]) -> None:

@@ -15,6 +15,7 @@ import sys
 import traceback
 from contextlib import suppress
 from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -103,7 +104,9 @@ def _train(folder: Path, early: list[int]) -> None:
             raise SystemExit(1) from problem
         if group.is_first:
             if outcome.status == "finished":
-                write_run_record(frozen, config, plan, outcome, trainer.module, task.signature())
+                write_run_record(
+                    folder, frozen, config, plan, outcome, trainer.module, task.signature()
+                )
             write_status(folder, outcome.status, outcome.message, step=outcome.step)
 
 
@@ -143,24 +146,34 @@ def record_path(config: Any, run_id: str) -> Path:
 
 
 def write_run_record(
-    frozen: Any, config: Any, plan: Any, outcome: Any, module: Any, signature: str
+    folder: Path,
+    frozen: Any,
+    config: Any,
+    plan: Any,
+    outcome: Any,
+    module: Any,
+    signature: str,
 ) -> None:
     """What a finished run leaves in results/."""
     from engine.provenance import describe_environment
     from engine.record import write_record
+    from results.curves import read_rows, thinned
 
+    rows = read_rows(folder / "metrics.jsonl")
     record = {
         "run_id": frozen["run_id"],
         "experiment": config.experiment,
         "scale": config.scale,
         "seed": config.seed,
         "fingerprint": frozen["fingerprint"],
+        "date": datetime.now(UTC).date().isoformat(),
         "final": outcome.final,
         "best": outcome.best,
         "wall_s": outcome.wall_s,
         "skipped_steps": outcome.skipped,
         "meters": outcome.meters,
         "signature": signature,
+        "curves": thinned(rows),
         "parameters": sum(p.numel() for p in module.parameters()),
         "plan": {k: v for k, v in asdict(plan).items() if k != "schedule"},
         "environment": describe_environment(),

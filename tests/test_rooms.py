@@ -18,7 +18,9 @@ KEPT = {
     "torch.optim": ["optim/"],
     "hydra": ["scripts/launch.py"],
     "fairseq": ["tasks/wmt14/"],
-    "wandb": ["engine/tracking.py"],
+    "wandb": ["engine/tracking.py", "engine/wandb_runs.py"],
+    "wandb_workspaces": ["engine/wandb_runs.py"],
+    "matplotlib": ["results/plots.py"],
     "torch.distributed": ["engine/distributed.py", "scripts/launch.py"],
 }
 AT_MOST_ONE_FILE = ("fairseq",)

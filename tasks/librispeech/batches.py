@@ -123,7 +123,10 @@ def read_sound(path: str) -> np.ndarray:
 
 @lru_cache(maxsize=2)  # an epoch's, and the next one's at its end
 def _speeds(utterances: int, seed: int, epoch: int) -> np.ndarray:
-    return np.array(SPEEDS)[permutation(utterances, "speed", seed, epoch) % len(SPEEDS)]
+    drawn: np.ndarray = np.array(SPEEDS)[
+        permutation(utterances, "speed", seed, epoch) % len(SPEEDS)
+    ]
+    return drawn
 
 
 def _index(key: Item | int) -> int:

@@ -95,3 +95,19 @@ def test_the_users_own_values_are_not_multiplied():
 def test_bad_factors_are_named(word):
     with pytest.raises(ConfigProblem, match="multiply"):
         launch.compose(["experiment=imagenet/novograd_100ep", "scale=mini", word])
+
+
+def test_optimizers_may_have_factors_of_their_own():
+    raw, problems = recipe(), list[str]()
+    raw["optimizer"]["name"] = "adam"
+    before = raw["optimizer"]["lr"]
+    multiply(raw, Multiply(lr=2.0, lr_of={"adam": 3.0, "sgd": 5.0}), problems)
+    assert raw["optimizer"]["lr"] == pytest.approx(6 * before)
+    multiply(raw, Multiply(lr_of={"adam": "much"}), problems)  # type: ignore[dict-item]
+    assert problems == ["multiply.lr_of: factors must be numbers, not 'much'"]
+
+
+def test_dropout_keeps_the_rows_ratios():
+    for name, dropout in (("adam", 0.075), ("novograd", 0.05)):
+        raw = launch.compose([f"experiment=wmt14/{name}", "multiply.dropout=0.25"])
+        assert raw["model"]["dropout"] == dropout
