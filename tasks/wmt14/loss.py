@@ -57,7 +57,7 @@ class _Smoothed(torch.autograd.Function):
         return losses.dot(counts)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         of_logits, counts = ctx.saved_tensors
         return of_logits * (counts * gradient).to(of_logits.dtype)[:, None], None, None, None

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from tasks.base import Batch, Carry, Counts, DataProblem, Headline, LossOut, Shard, Task
 from tasks.making import Makers, make_data
@@ -20,6 +19,7 @@ from tasks.wmt14.bible import make_bible
 from tasks.wmt14.bleu import bleu, count_bleu, signature
 from tasks.wmt14.corpus import Corpus, HeldOut, Limits, check_files
 from tasks.wmt14.fairseq_backend import FairseqTransformer
+from tasks.wmt14.loss import smoothed_cross_entropy
 from tasks.wmt14.made_up import make_made_up
 from tasks.wmt14.model import Transformer, TransformerOptions
 from tasks.wmt14.packing import Packing
@@ -170,10 +170,7 @@ class Wmt14(Task):
             yield replace(batch, split=split)
 
     def loss(self, model: nn.Module, batch: Batch, carry: Carry) -> LossOut:
-        """Summed over the target's tokens; the reference code took means of micro-batches' means.
-
-        `smoothing` is spread over the V - 1 wrong words, as there; torch spreads it over all V.
-        """
+        """Summed over the target's tokens; the reference took means of micro-batches' means."""
         assert isinstance(batch, Pairs)
         self._seen = self._seen[0] + batch.tokens, self._seen[1] + batch.units
         total = _cross_entropy(model, batch, self.data_options.smoothing)
@@ -224,14 +221,7 @@ def _cross_entropy(model: nn.Module, batch: Batch, smoothing: float) -> Tensor:
     """The sum over the target's tokens, in float32 at least."""
     tensors = batch.tensors
     logits = model(tensors["source"], tensors["source_lengths"], tensors["target"])
-    words = logits.shape[-1]
-    return F.cross_entropy(
-        logits.flatten(0, 1).to(torch.promote_types(logits.dtype, torch.float32)),
-        tensors["expected"].flatten(),
-        ignore_index=PAD,
-        reduction="sum",
-        label_smoothing=smoothing * words / (words - 1),
-    )
+    return smoothed_cross_entropy(logits, tensors["expected"], smoothing, PAD)
 
 
 def _batch(sources: Sequence[np.ndarray], targets: Sequence[np.ndarray]) -> Pairs:
