@@ -27,7 +27,7 @@ from tasks.base import DataProblem
 from tasks.catalog import TASKS
 
 NAMES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "novograd": "NovoGrad"}
-REPORT = ROOT / "outputs" / "demo" / "report.html"
+REPORT = ROOT / "results" / "demo.html"  # beside what it links to; not tracked
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -91,10 +91,8 @@ class Progress:
         whole = sum(self._costs.values())
         left = (time.monotonic() - self._began) * (whole / max(done, 1e-9) - 1)
         if len(ended) < len(self._costs):
-            print(
-                f"{len(ended)} of {len(self._costs)} runs done, about {left / 60:.0f} more minutes",
-                flush=True,
-            )
+            minutes = "less than a minute" if left < 60 else f"about {left / 60:.0f} minutes"
+            print(f"{len(ended)} of {len(self._costs)} runs done, {minutes} left", flush=True)
 
 
 def _operations(job: Job) -> float:

@@ -276,6 +276,8 @@ def test_the_command(world: World, monkeypatch: pytest.MonkeyPatch, capsys):
 
     monkeypatch.setattr("tasks.imagenet.cifar10.make_cifar10", make_cifar10)
     monkeypatch.setattr(room, "Source", lambda: world.source)
+    two = {name: command.SMALL[name] for name in ("imagenet", "wikitext103")}
+    monkeypatch.setattr(command, "SMALL", two)
     world.give_wheel()
     data = world.root.parent
     assert command.main(["mini", "--only", "wikitext103", "--data", str(data)]) == 0
