@@ -82,6 +82,10 @@ reproduce-wikitext: setup ## Table 7 and Figure 2, on small text without a GPU (
 REPRODUCE = $(if $(SCALE),scale=$(SCALE)) $(if $(TABLES),--tables $(TABLES)) \
 	$(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
 
+.PHONY: sweep
+sweep: setup ## a grid of runs on all GPUs or cores (SWEEP=imagenet_lr SCALE= ARGS=)
+	@$(RUN) -m scripts.sweep sweep=$(SWEEP) $(if $(SCALE),scale=$(SCALE)) $(ARGS)
+
 .PHONY: report
 report: setup ## the paper's numbers beside ours: results/REPORT.md, results/report.html, README
 	@$(RUN) -m scripts.report

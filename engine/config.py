@@ -17,6 +17,7 @@ from typing import Any
 PRECISIONS = ("fp32", "bf16", "fp16", "fp64")
 DEVICES = ("auto", "cpu", "cuda")
 SCALES = ("paper", "mini", "smoke")
+CLUSTERS = ("local", "slurm")
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ class HardwareConfig:
     """Where it runs; may change processes, precision and accumulation, never the science."""
 
     device: str = "auto"
-    processes: int | str = "auto"
+    processes: int | str = "auto"  # on all nodes together
+    nodes: int = 1
     precision: str = "fp32"
     compile: bool = False
     channels_last: bool = False
@@ -97,6 +99,26 @@ class HardwareConfig:
     tflops: float = 1.0  # sustained, per process: what estimates of hours rest on
     timeout_s: float = 600.0  # of a collective operation
     max_restarts: int = 3
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """Who starts a run, this call or Slurm, and what Slurm is asked for; null is its default."""
+
+    kind: str = "local"
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    time: int = 1440  # minutes until a run is saved and queued again
+    gpus_per_node: int | str = "auto"  # one for each process on a GPU
+    cpus_per_node: int | str = "auto"  # one for each process and each of its data workers
+    mem: str | None = None  # of a node, "64G"
+    array_parallelism: int = 8  # jobs at once where many are submitted
+    requeue: bool = True  # a run that was stopped before its end
+    signal_before_s: int = 120  # before the end of `time`: to save a checkpoint
+    python: str | None = None  # the interpreter there, where it is not this one
+    setup: list[str] = field(default_factory=list)  # shell commands before the run
+    options: dict[str, Any] = field(default_factory=dict)  # further ones of sbatch
 
 
 @dataclass(frozen=True)
@@ -132,16 +154,19 @@ class RunConfig:
     batch: BatchConfig
     optimizer: dict[str, Any]
     schedule: ScheduleConfig
+    init_gain: float = 1.0  # what initial weights are multiplied with
     decay: DecayConfig = field(default_factory=DecayConfig)
     gradient: GradientConfig = field(default_factory=GradientConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     hardware: HardwareConfig = field(default_factory=HardwareConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
     paths: PathsConfig = field(default_factory=PathsConfig)
 
 
-NOT_SCIENCE = ("hardware", "tracking", "paths", "checkpoint.keep")  # left out of the fingerprint
+# Left out of the fingerprint.
+NOT_SCIENCE = ("hardware", "tracking", "cluster", "paths", "checkpoint.keep")
 
 
 class ConfigProblem(Exception):
@@ -258,13 +283,28 @@ def check_values(config: RunConfig) -> list[str]:
     one_of("hardware.device", hardware.device, DEVICES)
     one_of("hardware.precision", hardware.precision, PRECISIONS)
     one_of("tracking.wandb", config.tracking.wandb, ("off", "offline", "online", "auto"))
-    for name in ("processes", "threads"):
-        value = getattr(hardware, name)
-        if isinstance(value, str) and value != "auto":
-            problems.append(f"hardware.{name} must be a number or 'auto', not {value!r}")
-        elif isinstance(value, int):
-            at_least(f"hardware.{name}", value, 1)
+    one_of("cluster.kind", config.cluster.kind, CLUSTERS)
+
+    def number_or_auto(name: str, value: int | str, least: int) -> None:
+        if isinstance(value, int):
+            at_least(name, value, least)
+        elif value != "auto":
+            problems.append(f"{name} must be a number or 'auto', not {value!r}")
+
+    number_or_auto("hardware.processes", hardware.processes, 1)
+    number_or_auto("hardware.threads", hardware.threads, 1)
+    number_or_auto("cluster.gpus_per_node", config.cluster.gpus_per_node, 0)
+    number_or_auto("cluster.cpus_per_node", config.cluster.cpus_per_node, 1)
+    at_least("hardware.nodes", hardware.nodes, 1)
+    if isinstance(hardware.processes, int) and hardware.nodes > 0:
+        each, rest = divmod(hardware.processes, hardware.nodes)
+        if rest:
+            problems.append(
+                f"hardware.processes={hardware.processes} do not divide among hardware.nodes="
+                f"{hardware.nodes}: {hardware.processes} = {each} × {hardware.nodes} + {rest}"
+            )
     at_least("seed", config.seed, 0)
+    at_least("init_gain", config.init_gain, 0, strictly=True)
     at_least("batch.global_size", config.batch.global_size, 1)
     at_least("batch.micro", config.batch.micro, 1)
     at_least("evaluation.batch", config.evaluation.batch, 1)
@@ -273,6 +313,15 @@ def check_values(config: RunConfig) -> list[str]:
     at_least("hardware.tflops", hardware.tflops, 0, strictly=True)
     at_least("hardware.timeout_s", hardware.timeout_s, 0, strictly=True)
     at_least("hardware.max_restarts", hardware.max_restarts, 0)
+    cluster = config.cluster
+    at_least("cluster.time", cluster.time, 1)
+    at_least("cluster.array_parallelism", cluster.array_parallelism, 1)
+    at_least("cluster.signal_before_s", cluster.signal_before_s, 1)
+    if cluster.signal_before_s >= 60 * cluster.time:
+        problems.append(
+            f"cluster.signal_before_s={cluster.signal_before_s} leaves nothing of "
+            f"cluster.time={cluster.time} min = {60 * cluster.time} s"
+        )
     if config.gradient.clip_norm is not None:
         at_least("gradient.clip_norm", config.gradient.clip_norm, 0, strictly=True)
     return problems

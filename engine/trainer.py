@@ -18,6 +18,7 @@ from engine.clock import Clock
 from engine.config import NOT_SCIENCE, RunConfig
 from engine.distributed import Group
 from engine.evaluation import evaluate
+from engine.initialisation import scale_weights
 from engine.plan import Plan
 from engine.precision import autocast, make_scaler, parameter_dtype
 from engine.progress import Progress
@@ -109,7 +110,9 @@ class Trainer:
     def _build_model(self) -> nn.Module:
         hardware = self.config.hardware
         torch.manual_seed(derive_seed("init", self.config.seed))
-        module = self.task.build_model().to(self.device, parameter_dtype(hardware.precision))
+        module = self.task.build_model()
+        scale_weights(module, self.config.init_gain)
+        module = module.to(self.device, parameter_dtype(hardware.precision))
         if hardware.channels_last:
             module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return module

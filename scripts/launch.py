@@ -1,7 +1,9 @@
 """`python -m scripts.launch experiment=imagenet/novograd_100ep [scale=smoke] [key=value …]`.
 
 Composes the configuration (the only file that knows Hydra), validates all of it, plans, freezes
-`outputs/<run id>/run.yaml`, starts the workers with torchrun and waits for them.
+`outputs/<run id>/run.yaml`, starts the workers with torchrun and waits for them. With
+`cluster=slurm` the run is submitted instead. With `hardware.nodes=2` the same command is called on
+each node, with NODE_RANK (from 0), MASTER_ADDR and MASTER_PORT in its environment.
 
 Exit status: 0 finished · 1 failed · 2 bad configuration, data or folder · 3 no good checkpoint ·
 4 the run's folder is in use · 5 diverged · 75 stopped on request, run again to go on.
@@ -27,9 +29,10 @@ from engine.config import (
     read_config,
     read_dataclass,
 )
+from engine.distributed import Meeting, MeetingProblem, Node, NodeLost
 from engine.plan import make_plan, slots_of
 from engine.scaling import Multiply, multiply
-from scripts.supervise import ROOT, Prepared, run
+from scripts.supervise import ROOT, Prepared, Requests, run
 from scripts.train import make_task, read_task_options
 
 CONFIGS = ROOT / "configs"
@@ -40,12 +43,61 @@ def main(arguments: list[str] | None = None) -> int:
     from tasks.base import DataProblem
 
     try:
-        prepared = prepare(sys.argv[1:] if arguments is None else arguments)
+        _check_that_rooms_are_ours()
+        config = read_config(compose(sys.argv[1:] if arguments is None else arguments))
+        if config.cluster.kind == "slurm":
+            from scripts.cluster import submit
+
+            prepared = complete(config)
+            print(describe(prepared), flush=True)
+            submit([prepared], config.cluster)
+            return 0
+        node = Node.of_environment(config.hardware.nodes)
     except (ConfigProblem, DataProblem) as problem:
         print(problem, file=sys.stderr)
         return 2
-    print(describe(prepared), flush=True)
-    return run(prepared)
+    return launch(config, node)
+
+
+def launch(config: RunConfig, node: Node, *, patient: bool = False) -> int:
+    """This node's part of a run; the exit status is the same on every node."""
+    try:
+        with (
+            Requests(patient=patient) as requests,
+            Meeting(node, config.hardware.timeout_s) as all_,
+        ):
+            prepared = _complete_in_turn(config, all_)
+            if prepared is None:
+                return 2
+            if node.is_first:
+                print(describe(prepared), flush=True)
+            return run(prepared, all_, requests)
+    except MeetingProblem as problem:
+        print(problem, file=sys.stderr)
+        return 2
+    except NodeLost as lost:
+        print(f"{node}: {lost}", file=sys.stderr)
+        return 1 if lost.status is None else lost.status
+    except SystemExit as stopped:  # on request
+        return int(stopped.code or 0)
+
+
+def _complete_in_turn(config: RunConfig, meeting: Meeting) -> Prepared | None:
+    """First where run and data are at home, so that what is made once is made once."""
+    from tasks.base import DataProblem
+
+    prepared, problem = None, ""
+    if not meeting.is_first:
+        problem = meeting.exchange("")[0]
+    if not problem:
+        try:
+            prepared = complete(config)
+        except (ConfigProblem, DataProblem) as found:
+            problem = str(found)
+            print(f"{meeting.node}: {problem}" if meeting.node.rank else problem, file=sys.stderr)
+    if meeting.is_first and meeting.exchange(problem)[0]:
+        return None
+    return None if any(meeting.exchange(problem)) else prepared
 
 
 def prepare(arguments: list[str], *, need_data: bool = True) -> Prepared:
@@ -53,14 +105,22 @@ def prepare(arguments: list[str], *, need_data: bool = True) -> Prepared:
 
     A plan needs no data where the configuration says how much there is, and no GPUs either.
     """
+    _check_that_rooms_are_ours()
+    return complete(read_config(compose(arguments)), need_data=need_data)
+
+
+def complete(config: RunConfig, *, need_data: bool = True) -> Prepared:
+    """From a configuration to a run, as `prepare`."""
     from engine.provenance import fingerprint
     from tasks.catalog import TASKS, task_class
 
-    _check_that_rooms_are_ours()
-    config = read_config(compose(arguments))
     paths = {name: str(Path(given).absolute()) for name, given in asdict(config.paths).items()}
     slots = config.batch.global_size // config.batch.micro
-    hardware = resolve_hardware(config.hardware, slots, must_exist=need_data)
+    if config.cluster.kind == "local":
+        hardware = resolve_hardware(config.hardware, slots, must_exist=need_data)
+    else:
+        hardware = resolve_hardware(config.hardware, slots, gpus=gpus_per_node(config))
+        hardware = replace(hardware, threads=config.hardware.threads)  # of the machine there
     config = replace(config, hardware=hardware, paths=PathsConfig(**paths))
     problems = _check_names(config, TASKS)
     if problems:
@@ -129,6 +189,29 @@ def compose(arguments: list[str]) -> dict[str, Any]:
     return raw
 
 
+def multirun_values(word: str) -> tuple[str, list[Any]]:
+    """Key and values of a word as Hydra's multirun reads it: `seed=0,1`, `choice(…)`, `range(…)`.
+
+    A plain word has one value, and one that removes a key has none.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    parser = OverridesParser.create()
+    try:
+        override = parser.parse_override(word)
+        key = override.get_key_element()
+        if override.is_delete():
+            return key, []
+        if not override.is_sweep_override():
+            return key, [_plain(override.value())]
+        texts = list(override.sweep_string_iterator())
+        return key, [_plain(parser.parse_override(f"{key}={text}").value()) for text in texts]
+    except HydraException as problem:
+        known = "key=value, key=a,b, key=choice(a,b) or key=range(a,b,step)"
+        raise ConfigProblem([f"{word!r} can't be read: write {known}"]) from problem
+
+
 def _apply(raw: dict[str, Any], override: Any, problems: list[str]) -> None:
     """Sets one dotted key. A new key is refused, with or without Hydra's `+`, unless it is free."""
     *path, last = override.key_or_group.split(".")
@@ -194,38 +277,52 @@ def default_scale() -> str:
     return "mini"
 
 
+def gpus_per_node(config: RunConfig) -> int:
+    """What a run asks a cluster for."""
+    wanted, hardware = config.cluster.gpus_per_node, config.hardware
+    if isinstance(wanted, int):
+        return wanted
+    if hardware.device == "cpu":
+        return 0
+    if hardware.device == "auto" or isinstance(hardware.processes, str):
+        raise ConfigProblem(["say cluster.gpus_per_node=8, say, or hardware.device=cpu"])
+    return hardware.processes // hardware.nodes
+
+
 def resolve_hardware(
-    hardware: HardwareConfig, slots: int, *, must_exist: bool = True
+    hardware: HardwareConfig, slots: int, *, must_exist: bool = True, gpus: int | None = None
 ) -> HardwareConfig:
-    """`auto` becomes what this machine has: all visible GPUs, or the CPU.
+    """`auto` becomes what each node has: `gpus`, or this machine's visible ones, or the CPU.
 
     A step of few micro-batches (`slots`), as at small scales, takes as many GPUs as share them.
     """
     import torch
 
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if gpus is None:
+        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     device = hardware.device if hardware.device != "auto" else ("cuda" if gpus else "cpu")
     problems = []
     if device == "cuda" and not gpus and (must_exist or isinstance(hardware.processes, str)):
         problems.append("hardware.device=cuda, but no GPU is visible")
     if device == "cpu" and hardware.precision == "fp16":
         problems.append("hardware.precision=fp16 needs a GPU; use bf16 or fp32 on a CPU")
-    processes = hardware.processes
+    processes, nodes = hardware.processes, hardware.nodes
     if isinstance(processes, str):
-        processes = _sharing(slots, gpus) if device == "cuda" else 1
-    elif device == "cuda" and must_exist and processes > gpus > 0:
-        problems.append(f"hardware.processes={processes}, but {gpus} GPUs are visible")
+        processes = nodes * (_sharing(slots, gpus, nodes) if device == "cuda" else 1)
+    elif device == "cuda" and must_exist and processes > nodes * gpus > 0:
+        each = f" on each of {nodes} nodes" if nodes > 1 else ""
+        problems.append(f"hardware.processes={processes}, but {gpus} GPUs are visible{each}")
     if problems:
         raise ConfigProblem(problems)
     threads = hardware.threads
     if isinstance(threads, str):
-        threads = max(1, len(os.sched_getaffinity(0)) // processes)
+        threads = max(1, len(os.sched_getaffinity(0)) * nodes // processes)
     return replace(hardware, device=device, processes=processes, threads=threads)
 
 
-def _sharing(slots: int, gpus: int) -> int:
-    """The most of these GPUs among which the micro-batches of a step divide evenly."""
-    most = max(n for n in range(1, gpus + 1) if slots % n == 0 or n == 1)
+def _sharing(slots: int, gpus: int, nodes: int) -> int:
+    """The most GPUs of each node among which the micro-batches of a step divide evenly."""
+    most = max(n for n in range(1, gpus + 1) if slots % (n * nodes) == 0 or n == 1)
     if most < gpus:
         print(f"using {most} of {gpus} GPUs: a step has {slots} micro-batches", flush=True)
     return most
@@ -281,8 +378,9 @@ def describe(prepared: Prepared) -> str:
             f"accumulated × {p.micro}",
             f"length     {p.steps:,} steps = {p.epochs:,.4g} epochs of {p.steps_per_epoch:,}, "
             f"of which {p.warmup:,} warm-up",
-            f"on         {p.processes} × {hardware.device}, {hardware.precision}, "
-            f"{hardware.threads} threads each",
+            f"on         {p.processes} × {hardware.device}"
+            + (f" of {hardware.nodes} nodes" if hardware.nodes > 1 else "")
+            + f", {hardware.precision}, {hardware.threads} threads each",
             *([f"data       {about}"] if about else []),
         ]
     )

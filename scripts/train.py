@@ -24,7 +24,6 @@ import yaml
 from engine.record import write_atomically
 
 STATUS = "status.json"
-STOP = "stop"  # in logs/: the launcher was asked to stop, perhaps before this process was there
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
@@ -91,7 +90,7 @@ def _train(folder: Path, early: list[int]) -> None:
         trainer = Trainer(config, plan, task, group, folder, frozen["run_id"])
         for number in STOP_SIGNALS:
             signal.signal(number, lambda *_: trainer.request_stop())
-        if early or (folder / "logs" / STOP).exists():
+        if early or stop_file(folder / "logs", int(os.environ.get("GROUP_RANK", 0))).exists():
             trainer.request_stop()
         try:
             outcome = trainer.fit()
@@ -139,6 +138,11 @@ def read_task_options(kind: Any, config: Any, problems: list[str]) -> tuple[Any,
     return model, data
 
 
+def stop_file(logs: Path, node: int) -> Path:
+    """There if a node's launcher was asked to stop, perhaps before this process was there."""
+    return logs / (f"stop-{node}" if node else "stop")
+
+
 def record_path(config: Any, run_id: str) -> Path:
     """Where a finished run leaves its record."""
     name = run_id.rpartition("/")[2]
@@ -177,7 +181,7 @@ def write_run_record(
         "parameters": sum(p.numel() for p in module.parameters()),
         "plan": {k: v for k, v in asdict(plan).items() if k != "schedule"},
         "environment": describe_environment(),
-        "config": {key: value for key, value in frozen["config"].items() if key != "paths"},
+        "config": {k: v for k, v in frozen["config"].items() if k not in ("paths", "cluster")},
     }
     write_record(record_path(config, frozen["run_id"]), record)
 

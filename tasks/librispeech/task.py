@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ class LibriSpeechDataOptions:
     bands: int = 0  # masks over features
     spans: int = 0  # masks over frames
     cut_width: int = 6  # features or frames of a mask
+    fill_last_step: bool = False  # of an epoch, with utterances that it had before; else dropped
     max_unreadable: float = 0.0001  # share of the files; more of them end the run
     train_utterances: int | None = None  # how many there must be, and are planned with if none are
 
@@ -100,6 +102,11 @@ class LibriSpeech(Task):
                 f"{self.root}: {len(self._train):,} utterances in {', '.join(options.train)}, but "
                 f"there must be {wanted:,} (data.train_utterances); is the set complete?"
             )
+        if self.epoch_units < self.context.micro:
+            raise DataProblem(
+                f"{self.root}: {self.epoch_units:,} utterances are fewer than a micro-batch has "
+                f"(batch.micro={self.context.micro})"
+            )
         for split in options.held_out:  # the manifests are then there for every worker
             assert len(self._held_out(split))
 
@@ -109,6 +116,11 @@ class LibriSpeech(Task):
         if planned is not None and not self.root.is_dir():
             return planned
         return len(self._kept)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        whole, rest = divmod(self.epoch_units, self.context.micro * self.context.slots)
+        return whole + (self.data_options.fill_last_step and rest > 0)
 
     def trivial(self) -> tuple[str, dict[str, float]]:
         return "saying nothing", {f"{split}/wer": 100.0 for split in self.data_options.held_out}
@@ -278,4 +290,7 @@ class LibriSpeech(Task):
         """Utterances of similar length in a slot, by their numbers in the manifest."""
         kept, context = self._kept, self.context
         slots = bucketed_slots(self._lengths(epoch)[kept], context.micro, context.seed)(epoch)
+        wanted = self.steps_per_epoch * context.slots
+        if self.data_options.fill_last_step and slots:
+            slots = list(islice(cycle(slots), wanted))
         return [kept[np.asarray(slot)].tolist() for slot in slots]

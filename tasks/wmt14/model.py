@@ -18,9 +18,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 POSITIONS = 1024  # the longest sentence, with its end
@@ -74,30 +76,27 @@ class Transformer(nn.Module):
         the sentence and the others are never seen; None if all are. What follows the end of a
         target changes nothing before it.
         """
-        sources, targets = Rows(*source.shape, source_lengths), Rows(*target.shape)
         # Looked up at once: on the way back one gradient of the matrix is made and not two.
-        words = [sources.tokens(source), targets.tokens(target)]
-        inputs, x = self._look_up(torch.cat(words)).split([len(w) for w in words])
+        tokens = torch.cat([source.flatten(), target.flatten()])
+        words, matrix = _TiedWords.apply(tokens, self.embedding)  # type: ignore[no-untyped-call]
+        inputs, x = torch.split(words, [source.numel(), target.numel()])
         mask = _mask(source, source_lengths)
-        memory = self._encode(inputs, sources, mask)
-        x = self._place(self.target, x, targets)
+        memory = self._encode(inputs.view(*source.shape, -1), mask)
+        x = self._place(self.target, x.view(*target.shape, -1), 0)
         for layer in self.decoder:
-            assert isinstance(layer, DecoderLayer)
-            x = layer(x, targets, layer.cross.keys_values(memory, sources), mask)
-        return self._logits(x).view(*target.shape, -1)
+            x = layer(x, memory, mask)
+        return F.linear(x, matrix, self.output_bias)
 
     def encode(self, source: Tensor, source_lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """The last layer's output (B, S, d_model), and which keys count, bool (B, 1, 1, S)."""
-        rows, mask = Rows(*source.shape, source_lengths), _mask(source, source_lengths)
-        memory = self._encode(self._look_up(rows.tokens(source)), rows, mask)
-        return rows.apart(memory, 1)[:, 0], mask
+        mask = _mask(source, source_lengths)
+        return self._encode(F.embedding(source, self.embedding), mask), mask
 
     @torch.no_grad()
     def start(self, memory: Tensor, mask: Tensor | None) -> DecoderState:
         """For `decode_step`, from what `encode` returned."""
         layers = [layer for layer in self.decoder if isinstance(layer, DecoderLayer)]
-        rows, x = Rows(*memory.shape[:2]), memory.flatten(0, 1)
-        return DecoderState([layer.cross.keys_values(x, rows) for layer in layers], mask)
+        return DecoderState([layer.cross.keys_values(memory) for layer in layers], mask)
 
     @torch.no_grad()
     def decode_step(self, tokens: Tensor, state: DecoderState) -> Tensor:
@@ -105,35 +104,28 @@ class Transformer(nn.Module):
 
         R is a multiple of the sentences: as many rows for the first, then for the second, …
         """
-        x = self._place(self.target, self._look_up(tokens), Rows(len(tokens), 1), state.length)
+        x = F.embedding(tokens[:, None], self.embedding)
+        x = self._place(self.target, x, state.length)
         state.make_room(len(tokens))
         for number, layer in enumerate(self.decoder):
             assert isinstance(layer, DecoderLayer)
             x = layer.step(x, state, number)
         state.length += 1
-        return self._logits(x)
+        return F.linear(x[:, 0], self.embedding, self.output_bias)
 
-    def _encode(self, x: Tensor, rows: Rows, mask: Tensor | None) -> Tensor:
-        x = self._place(self.source, x, rows)
+    def _encode(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        x = self._place(self.source, x, 0)
         for layer in self.encoder:
-            x = layer(x, rows, mask)
+            x = layer(x, mask)
         return x
 
-    def _look_up(self, tokens: Tensor) -> Tensor:
-        # On the CPU the gradient of these few rows is added to that of the logits, dense and there
-        # before it, without a second tensor of zeros. Other devices keep torch's dense gradient.
-        return F.embedding(tokens, self.embedding, sparse=tokens.device.type == "cpu")
-
-    def _place(self, side: Side, x: Tensor, rows: Rows, start: int = 0) -> Tensor:
-        """Words (N, d_model); the first of a sentence is at position `start`."""
-        end = start + rows.length
+    def _place(self, side: Side, x: Tensor, start: int) -> Tensor:
+        """Words (B, L, d_model) of which the first is at position `start`."""
+        end = start + x.shape[1]
         if end > POSITIONS:
             raise ValueError(f"Transformer: a sentence has at most {POSITIONS} words, not {end}")
-        out: Tensor = side(x, rows.along(self.positions[start:end]))
+        out: Tensor = side(x, self.positions[start:end])
         return out
-
-    def _logits(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.embedding, self.output_bias)
 
     def _initialise(self) -> None:
         """Xavier's uniform; words N(0, 1 / d_model); biases 0, gains of normalisations 1."""
@@ -146,42 +138,26 @@ class Transformer(nn.Module):
                 nn.init.zeros_(module.bias)
 
 
-class Rows:
-    """The words of a batch (B, L) as N rows of a matrix, one sentence after another.
+class _TiedWords(torch.autograd.Function):
+    """Rows of the matrix of words, and the matrix itself, for the logits.
 
-    On the CPU, given lengths, padding is left out: it is not calculated, only attention has zeros
-    for it. To leave it out on other devices they would have to wait for the number of words.
+    The gradient of the matrix for the logits is there first. On the CPU that of the rows is added
+    into it, where autograd would make and add a second one of 33 MB, nearly all zeros.
     """
 
-    def __init__(self, batch: int, length: int, lengths: Tensor | None = None) -> None:
-        self.batch, self.length = batch, length
-        self.index: Tensor | None = None  # of the rows in (L, B), flat
-        if lengths is not None and lengths.device.type == "cpu":
-            row, self.place = (torch.arange(length) < lengths[:, None]).nonzero(as_tuple=True)
-            self.index = self.place * batch + row
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(tokens)
+        return F.embedding(tokens, matrix), matrix.view_as(matrix)
 
-    def tokens(self, tokens: Tensor) -> Tensor:
-        """(B, L) to (N,)."""
-        return tokens.flatten() if self.index is None else tokens.T.flatten()[self.index]
-
-    def along(self, positions: Tensor) -> Tensor:
-        """(L, d_model) to (N, d_model)."""
-        return positions.repeat(self.batch, 1) if self.index is None else positions[self.place]
-
-    def apart(self, x: Tensor, heads: int) -> Tensor:
-        """(N, d_model) to (B, heads, L, d_head)."""
-        if self.index is None:
-            return x.view(self.batch, self.length, heads, -1).transpose(1, 2)
-        # In the order (L, B, heads), in which batched products take B · heads as one dimension.
-        x = x.new_zeros(self.length * self.batch, x.shape[1]).index_copy(0, self.index, x)
-        return x.view(self.length, self.batch, heads, -1).permute(1, 2, 0, 3)
-
-    def together(self, x: Tensor) -> Tensor:
-        """(B, heads, L, d_head) to (N, d_model)."""
-        if self.index is None:
-            return x.transpose(1, 2).reshape(self.batch * self.length, -1)
-        x = x.permute(2, 0, 1, 3).reshape(self.length * self.batch, -1)
-        return x.index_select(0, self.index)
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, rows: Tensor, logits: Tensor) -> tuple[None, Tensor]:
+        (tokens,) = ctx.saved_tensors
+        if rows.device.type == "cpu":
+            return None, logits.index_add_(0, tokens, rows)
+        dense = torch.ops.aten.embedding_dense_backward(rows, tokens, len(logits), -1, False)
+        return None, dense.add_(logits)
 
 
 class DecoderState:
@@ -233,36 +209,27 @@ class Side(nn.Module):
             self.token_types = nn.Parameter(types, requires_grad=False)  # see the top of this file
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Both (N, d_model)."""
         out: Tensor = self.dropout(self.norm(torch.add(positions, x, alpha=self.scale)))
         return out
 
 
-class Dropout(nn.Module):
-    """torch's dropout, which on CPUs takes most of its time to draw in float64, by less of it.
+class Dropout(nn.Dropout):
+    """On a CPU, where torch takes most of the time to draw, faster.
 
-    There a number is dropped where 32 random bits of torch's generator are below rate · 2³².
+    A number is dropped there where 32 bits of torch's generator are below p · 2³².
     """
 
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        self.rate = rate
-
     def forward(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
-        """x, or onto + x, where some of x are 0 and the others divided by 1 - rate."""
-        if self.training and self.rate and x.device.type == "cpu":
-            noise = self.noise(x)
-            return x * noise if onto is None else torch.addcmul(onto, x, noise)
-        x = F.dropout(x, self.rate, self.training)
-        return x if onto is None else onto + x
-
-    def noise(self, x: Tensor) -> Tensor:
-        """What to multiply x with."""
+        """Of x some become 0, the others are divided by 1 - p; they are added to `onto`."""
+        if not (self.training and self.p and x.device.type == "cpu"):
+            x = super().forward(x)
+            return x if onto is None else onto + x
         bits = torch.empty((x.numel() + 1) // 2, dtype=torch.int64).random_(-(2**63), None)
-        drawn = bits.view(torch.int32)[: x.numel()].view(x.shape)  # -2³¹ … 2³¹ - 1
-        kept = torch.empty_like(x, memory_format=torch.contiguous_format, requires_grad=False)
-        torch.ge(drawn, round((self.rate - 0.5) * 2**32), out=kept)
-        return kept.mul_(1 / (1 - self.rate))
+        numbers = bits.view(torch.int32)[: x.numel()].view(x.shape)  # from -2³¹
+        kept = torch.empty(x.shape, dtype=x.dtype)
+        torch.ge(numbers, round((self.p - 0.5) * 2**32), out=kept)
+        onto = x.new_zeros(()) if onto is None else onto
+        return torch.addcmul(onto, x, kept, value=1 / (1 - self.p))
 
 
 class Attention(nn.Module):
@@ -279,36 +246,30 @@ class Attention(nn.Module):
             nn.Linear(options.d_model, options.d_model) for _ in range(4)
         )
 
-    def keys_values(self, x: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Of the words (N, d_model), two of (B, heads, L, d_head)."""
-        return rows.apart(self.k(x), self.heads), rows.apart(self.v(x), self.heads)
+    def to_itself(self, x: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
+        return self.attend(self.split(self.q(x)), *self.keys_values(x), mask, causal)
 
-    def forward(
-        self,
-        x: Tensor,
-        rows: Rows,
-        keys_values: tuple[Tensor, Tensor],
-        mask: Tensor | None = None,
-        causal: bool = False,
+    def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.split(self.k(x)), self.split(self.v(x))
+
+    def split(self, x: Tensor) -> Tensor:
+        """(B, L, d_model) to (B, heads, L, d_head)."""
+        return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False
     ) -> Tensor:
-        """(N, d_model) for the words x, to keys that the mask or, if causal, their order allows."""
-        q = rows.apart(self.q(x), self.heads)
-        dropout = self.dropout.rate if self.training else 0.0
-        if dropout and x.device.type == "cpu":
-            y = self._on_cpu(q, *keys_values, mask, causal)
-        else:
-            y = F.scaled_dot_product_attention(q, *keys_values, mask, dropout, causal)
-        out: Tensor = self.out(rows.together(y))
-        return out
-
-    def _on_cpu(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
-        """torch's has no kernel for dropout here, and its many steps cost more than these."""
-        scores = (q * q.shape[-1] ** -0.5) @ k.transpose(2, 3)
-        if causal:
-            mask = torch.ones(scores.shape[2:], dtype=torch.bool).tril()
-        if mask is not None:
-            scores = scores.masked_fill_(~mask, -math.inf)
-        out: Tensor = self.dropout(scores.softmax(-1)) @ v
+        dropout = self.dropout.p if self.training else 0.0
+        if not (dropout and q.device.type == "cpu"):
+            x = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal)
+        else:  # where torch has no kernel with dropout, and takes more steps than these
+            scores = (q * q.shape[-1] ** -0.5) @ k.transpose(2, 3)
+            if causal:
+                mask = torch.ones(scores.shape[2:], dtype=torch.bool).tril()
+            if mask is not None:
+                scores.masked_fill_(~mask, -math.inf)
+            x = self.dropout(scores.softmax(-1)) @ v
+        out: Tensor = self.out(x.transpose(1, 2).flatten(2))
         return out
 
 
@@ -321,7 +282,8 @@ class FeedForward(nn.Module):
         self.outer = nn.Linear(options.d_ff, options.d_model)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.outer(F.relu_(self.inner(x)))
+        hidden = self.inner(x.flatten(0, -2))  # a matrix, as in place a view costs three copies
+        out: Tensor = self.outer(F.relu_(hidden)).view_as(x)
         return out
 
 
@@ -336,9 +298,8 @@ class EncoderLayer(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(options.d_model)
         self.dropout = Dropout(options.dropout)
 
-    def forward(self, x: Tensor, rows: Rows, mask: Tensor | None) -> Tensor:
-        attended = self.attention(x, rows, self.attention.keys_values(x, rows), mask)
-        x = self.attention_norm(self.dropout(attended, onto=x))
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        x = self.attention_norm(self.dropout(self.attention.to_itself(x, mask), onto=x))
         out: Tensor = self.feed_forward_norm(self.dropout(self.feed_forward(x), onto=x))
         return out
 
@@ -356,32 +317,28 @@ class DecoderLayer(nn.Module):
         self.feed_forward_norm = nn.LayerNorm(options.d_model)
         self.dropout = Dropout(options.dropout)
 
-    def forward(
-        self, x: Tensor, rows: Rows, memory: tuple[Tensor, Tensor], mask: Tensor | None
-    ) -> Tensor:
-        attention = self.attention
-        attended = attention(x, rows, attention.keys_values(x, rows), causal=True)
-        x = self.attention_norm(self.dropout(attended, onto=x))
-        return self._rest(x, rows, memory, mask)
+    def forward(self, x: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
+        x = self.attention_norm(self.dropout(self.attention.to_itself(x, causal=True), onto=x))
+        return self._rest(x, self.cross.keys_values(memory), mask)
 
     def step(self, x: Tensor, state: DecoderState, number: int) -> Tensor:
-        """One word of every row, (R, d_model); its keys and values go to the state."""
+        """One word of every row, (R, 1, d_model); its keys and values go to the state."""
         assert state.cache is not None
-        rows, now = Rows(len(x), 1), state.length
+        attention, now = self.attention, state.length
         keys, values = state.cache[number]
-        k, v = self.attention.keys_values(x, rows)
+        k, v = attention.keys_values(x)
         keys[:, :, now], values[:, :, now] = k[:, :, 0], v[:, :, 0]
         so_far = keys[:, :, : now + 1], values[:, :, : now + 1]
-        x = self.attention_norm(self.dropout(self.attention(x, rows, so_far), onto=x))
+        attended = attention.attend(attention.split(attention.q(x)), *so_far)
+        x = self.attention_norm(self.dropout(attended, onto=x))
         # The rows of one sentence are as many queries to its keys, which exist once.
         memory = state.memory[number]
-        sentences = len(memory[0])
-        return self._rest(x, Rows(sentences, len(x) // sentences), memory, state.mask)
+        grouped = x.view(len(memory[0]), -1, x.shape[-1])
+        return self._rest(grouped, memory, state.mask).view_as(x)
 
-    def _rest(
-        self, x: Tensor, rows: Rows, memory: tuple[Tensor, Tensor], mask: Tensor | None
-    ) -> Tensor:
-        x = self.cross_norm(self.dropout(self.cross(x, rows, memory, mask), onto=x))
+    def _rest(self, x: Tensor, memory: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+        q = self.cross.split(self.cross.q(x))
+        x = self.cross_norm(self.dropout(self.cross.attend(q, *memory, mask), onto=x))
         out: Tensor = self.feed_forward_norm(self.dropout(self.feed_forward(x), onto=x))
         return out
 

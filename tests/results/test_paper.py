@@ -79,6 +79,22 @@ def test_steps_are_the_papers():
         assert plan.accumulation * 8 * 128 == config.batch.global_size
 
 
+def test_steps_of_table_5_are_the_papers():
+    """9 updates an epoch with batches of 32K, says the paper."""
+    found = {}
+    for name in ("512", "4k", "8k", "16k", "32k"):
+        words = [f"experiment=librispeech/novograd_{name}", "scale=paper", "hardware=dgx1"]
+        plan = launch.prepare(words, need_data=False).plan
+        found[name] = plan.steps_per_epoch, plan.steps, plan.warmup, plan.accumulation
+    assert found == {
+        "512": (550, 220_000, 0, 1),
+        "4k": (69, 27_600, 1_380, 8),
+        "8k": (35, 14_000, 700, 16),
+        "16k": (18, 7_200, 360, 32),
+        "32k": (9, 3_600, 288, 64),
+    }
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [

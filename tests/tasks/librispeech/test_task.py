@@ -149,10 +149,22 @@ def test_lengths_and_meters(root: Path):
     assert 0 < found["speed/front_end_share"] < 1
     assert 0 <= found["speed/padding_share"] < 0.3
     none = make(root, {"longest_s": 0.2})
-    with pytest.raises(
-        DataProblem, match=r"no utterance in train-clean-100 has between 0\.1 and"
-    ):
+    with pytest.raises(DataProblem, match=r"no utterance in train-clean-100 has between 0\.1 and"):
         assert none.epoch_units
+
+
+def test_an_epochs_last_step_is_dropped_or_filled(root: Path):
+    """120 utterances in steps of 7 × 5: three whole ones and a rest of 15."""
+    dropped, filled = (make(root, {"fill_last_step": f}, slots=7) for f in (False, True))
+    assert (dropped.steps_per_epoch, filled.steps_per_epoch) == (3, 4)
+    slots = filled._slots(2)
+    assert len(slots) == 4 * 7
+    assert slots[24:] == slots[:4]  # of 24 slots the first ones again
+    assert len({i for slot in slots[:24] for i in slot}) == 120
+    assert make(root, {"fill_last_step": True}, slots=50).steps_per_epoch == 1
+    take(filled.train_stream(Shard(), 3), 8)
+    with pytest.raises(DataProblem, match="fewer than a micro-batch has"):
+        make(root, micro=500).check_data()
 
 
 def test_sets_with_fewer_parts(root: Path):

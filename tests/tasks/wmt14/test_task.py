@@ -169,7 +169,9 @@ def test_copying_the_source_is_what_to_beat(root: Path):
     task.check_data()
     name, metrics = task.trivial()
     assert name == "copying the source"
-    assert set(metrics) == {f"{s}/{m}" for s in ("valid", "test") for m in ("sacrebleu", "token_bleu")}
+    assert set(metrics) == {
+        f"{s}/{m}" for s in ("valid", "test") for m in ("sacrebleu", "token_bleu")
+    }
     assert all(0 <= value < 60 for value in metrics.values())
     assert "tok:13a" in task.signature()
 
@@ -189,7 +191,9 @@ def test_meters_count_padding(root: Path):
 
 
 def test_too_little_text_for_a_step(root: Path):
-    with pytest.raises(DataProblem, match=r"micro-batches of 400 tokens are fewer than the 9,999 of"):
+    with pytest.raises(
+        DataProblem, match=r"micro-batches of 400 tokens are fewer than the 9,999 of"
+    ):
         make(root, slots=9999).check_data()
 
 
