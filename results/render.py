@@ -22,7 +22,7 @@ def text_table(table: Table, records: Sequence[dict[str, Any]]) -> str:
         }
     )
     metrics = list(table.tolerance)
-    names = "/".join(metric.split("/")[-1] for metric in metrics)
+    names = _names(metrics)
     lines = [["", f"the paper, {names}", "ours, the same scale"]]
     lines[0] += [f"ours, {scale}: {data}" for scale, data in small]
     for row in table.rows:
@@ -38,6 +38,14 @@ def text_table(table: Table, records: Sequence[dict[str, Any]]) -> str:
                 cells.append(_cell([r for r in own if _kind(r) == (scale, data)], metrics))
         lines.append(cells)
     return f"Table {table.table}. {table.caption}\n" + columns(lines)
+
+
+def _names(metrics: Sequence[str]) -> str:
+    """`top1/top5`, or `dev-clean/test-clean wer` where the splits are what differs."""
+    splits, names = zip(*(metric.split("/") for metric in metrics), strict=True)
+    if len(set(names)) < len(names) and len(set(splits)) == len(splits):
+        return f"{'/'.join(splits)} {'/'.join(sorted(set(names)))}"
+    return "/".join(names)
 
 
 def _kind(record: dict[str, Any]) -> tuple[str, str]:
