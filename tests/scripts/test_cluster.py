@@ -49,7 +49,8 @@ def slurm(tmp_path, monkeypatch):
 
 
 def words(folder: Path, *more: str) -> list[str]:
-    paths = [f"paths.{name}={folder / name}" for name in ("data", "outputs", "records")]
+    paths = [f"paths.{name}={folder / name}" for name in ("outputs", "records")]
+    paths.append(f"paths.data={folder.parent / 'data'}")  # made once for all tests
     fixed = ["experiment=imagenet/novograd_100ep", "scale=smoke", "cluster=slurm"]
     return [*fixed, *paths, "hardware.device=cpu", *more]
 
