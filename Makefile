@@ -54,6 +54,10 @@ test: setup ## set up, then run all tests (minutes)
 test-slow: setup ## the studies that the default tests leave out: many random kills, torch.compile
 	@OMP_NUM_THREADS=1 $(RUN) -m pytest $(PYTEST_FLAGS) -m slow
 
+.PHONY: test-cluster
+test-cluster: setup ## runs as jobs of a real Slurm on this machine, installed where root and apt can
+	@OMP_NUM_THREADS=1 $(RUN) -m pytest -m cluster tests/cluster
+
 .PHONY: smoke
 smoke: setup ## one experiment from command to record on made-up data, in seconds
 	@$(RUN) -m scripts.launch experiment=imagenet/novograd_100ep scale=smoke

@@ -70,7 +70,7 @@ def test_two_nodes_stop_together(tmp_path):
 def stop_second_node(folder: Path, *words: str) -> None:
     """The one that does not hold the run's folder."""
     nodes = start_nodes(folder, *words)
-    wait_for_rows(folder, 2, nodes[0])
+    wait_for_rows(folder, 1, nodes[0])
     pids = worker_pids(folder)
     nodes[1].send_signal(signal.SIGTERM)
     codes, output = wait_for_both(nodes)
@@ -170,16 +170,19 @@ def test_who_leaves_tells_the_others_with_which_status(leaves):
 
 
 def test_silence_is_noticed(monkeypatch):
-    monkeypatch.setattr(Meeting, "BETWEEN_BEATS", 0.1)
-    monkeypatch.setattr(Meeting, "SILENCE", 0.5)
+    monkeypatch.setattr(Meeting, "SILENCE", 2.0)
     monkeypatch.setattr(Meeting, "FAREWELL", 0.0)
+    noticed = threading.Event()
 
     def fall_silent(meeting: Meeting) -> None:
         meeting.exchange("here")
         if meeting.node.rank == 1:
             meeting._ended.set()  # its heart
-            time.sleep(1)
-        meeting.exchange("still here")
+            noticed.wait(60)
+        try:
+            meeting.exchange("still here")
+        finally:
+            noticed.set()
 
     assert "node 1 of 2 is silent" in str(meet(2, fall_silent)[0])
 
