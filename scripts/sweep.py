@@ -7,7 +7,8 @@ Finished and diverged runs are results, so a second call runs only what is missi
 Words of its own: `gpus_per_run=2`, `jobs=3` (slots at most), `plan_only=true`, `metric=`, `along=`,
 `group_by=a,b`, and `search=random` or `search=optuna` with `trials=20`. All others go to every run;
 lists, `choice(…)` and `range(…)` multiply the grid as in Hydra's multirun (`seed=0,1,2`), and
-`log(0.1,10)` and `uniform(0,1)` are ranges for a search. `experiment=a,b` replaces the file's.
+`log(0.1,10)` and `uniform(0,1)` are ranges for a search. `experiment=a,b` replaces the file's. With
+`cluster=slurm` what is missing is submitted instead.
 
 Exit status: 0 all there · 1 some failed · 2 bad configuration or data · 75 stopped on request.
 """
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.config import ConfigProblem, did_you_mean
+from engine.config import ClusterConfig, ConfigProblem, did_you_mean
 from engine.provenance import fingerprint
 from engine.record import read_record, write_atomically
 from results.ledger import read_records
@@ -49,8 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sweep, options = read_sweep(words)
         board = Board(sweep, options)
         todo = board.to_do()
-        hardware = board.prepared.config.hardware
+        hardware, cluster = board.prepared.config.hardware, board.prepared.config.cluster
         exist = not options.plan_only
+        if cluster.kind == "slurm" and exist and todo:
+            return submit_all(sweep, todo, cluster)
         slots = find_slots(hardware, len(todo), options.jobs, must_exist=exist)
         board.threads = threads_of(slots, hardware)
         print(describe(board, todo, slots), flush=True)
@@ -70,6 +73,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         why = f"no {board.metric} in its record" if job.exit_status == 0 else job.ending
         print(f"{job.name}: {why}; see {job.log}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def submit_all(sweep: Sweep, todo: Sequence[Prepared], cluster: ClusterConfig) -> int:
+    """Hands the missing runs to Slurm, as arrays; a later call shows what came of them."""
+    from scripts.cluster import submit
+
+    if sweep.search == "optuna":
+        raise ConfigProblem(["search=optuna chooses runs one after another: use search=random"])
+    jobs = submit(todo, cluster)
+    print(f"{len(jobs)} runs submitted; the same command, when they are done, shows the results")
+    return 0
 
 
 @dataclass

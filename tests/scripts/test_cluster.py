@@ -13,7 +13,7 @@ from submitit.core.utils import DelayedSubmission
 from engine.config import ConfigProblem
 from engine.distributed import Node
 from engine.lock import hold_run_folder
-from scripts import cluster
+from scripts import cluster, sweep
 from scripts.cluster import LaunchInJob, submit
 from scripts.launch import main, prepare
 from scripts.train import write_status
@@ -110,6 +110,16 @@ def test_many_become_an_array_without_those_that_are_there(slurm, tmp_path, caps
     assert "gpus-per-node" not in options(slurm)
     (slurm / "queue").write_text("".join(f"{job}\n" for job in jobs))
     assert submit(runs[2:], runs[0].config.cluster) == []
+
+
+def test_a_sweep_becomes_an_array(slurm, tmp_path, capsys):
+    grid = ["optimizer.lr=0.01,0.02", "seed=0,1"]
+    assert sweep.main([*words(tmp_path), *grid]) == 0
+    assert "4 runs submitted; the same command, when they are done" in capsys.readouterr().out
+    assert options(slurm)["array"].startswith("0-3")
+    search = ["search=optuna", "trials=2", "multiply.lr=log(0.1,10)"]
+    assert sweep.main([*words(tmp_path), *search]) == 2
+    assert "use search=random" in capsys.readouterr().err
 
 
 def test_a_cluster_is_no_science(tmp_path):
