@@ -17,6 +17,7 @@ reference; they are zeros that nothing reads and that no optimizer gets.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -247,10 +248,12 @@ class Attention(nn.Module):
         )
 
     def to_itself(self, x: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-        return self.attend(self.split(self.q(x)), *self.keys_values(x), mask, causal)
+        q, k, v = map(self.split, together(x, self.q, self.k, self.v))
+        return self.attend(q, k, v, mask, causal)
 
     def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.split(self.k(x)), self.split(self.v(x))
+        k, v = map(self.split, together(x, self.k, self.v))
+        return k, v
 
     def split(self, x: Tensor) -> Tensor:
         """(B, L, d_model) to (B, heads, L, d_head)."""
@@ -271,6 +274,14 @@ class Attention(nn.Module):
             x = self.dropout(scores.softmax(-1)) @ v
         out: Tensor = self.out(x.transpose(1, 2).flatten(2))
         return out
+
+
+def together(x: Tensor, *maps: nn.Linear, at_once: bool | None = None) -> Sequence[Tensor]:
+    """Several maps of the same, by default at once but on a CPU, where that only copies them."""
+    if not (x.device.type != "cpu" if at_once is None else at_once):
+        return [each(x) for each in maps]
+    weight, bias = torch.cat([m.weight for m in maps]), torch.cat([m.bias for m in maps])
+    return F.linear(x, weight, bias).chunk(len(maps), -1)
 
 
 class FeedForward(nn.Module):

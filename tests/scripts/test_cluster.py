@@ -6,6 +6,7 @@ import os
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from submitit.core.utils import DelayedSubmission
@@ -59,6 +60,14 @@ def options(slurm: Path) -> dict[str, str]:
     """What the script asks sbatch for."""
     found = re.findall(r"^#SBATCH --([\w-]+)=?(.*)$", (slurm / "script").read_text(), re.MULTILINE)
     return dict(found)
+
+
+@pytest.fixture(scope="module")
+def two_nodes(tmp_path_factory) -> dict[str, Any]:
+    """A whole configuration."""
+    given = ("cluster=local", "hardware.nodes=2", "hardware.processes=2")
+    folder = tmp_path_factory.mktemp("two_nodes")
+    return asdict(prepare(words(folder, *given), need_data=False).config)
 
 
 def test_a_run_is_submitted_once(slurm, tmp_path, capsys):
@@ -174,7 +183,7 @@ def test_gpus_that_this_machine_does_not_have(slurm, tmp_path):
     ],
 )
 def test_what_a_task_does_at_the_end(
-    slurm, tmp_path, monkeypatch, status, rank, state, ends, queued
+    slurm, two_nodes, monkeypatch, status, rank, state, ends, queued
 ):
     seen = []
 
@@ -187,9 +196,7 @@ def test_what_a_task_does_at_the_end(
     monkeypatch.setenv("SLURM_JOB_NODELIST", "a[7-8]")
     monkeypatch.setenv("SLURM_NODEID", str(rank))
     (slurm / "job").write_text(f"JobId=20007\n   JobState={state} Reason=None")
-    given = ("cluster=local", "hardware.nodes=2", "hardware.processes=2")
-    config = asdict(prepare(words(tmp_path, *given), need_data=False).config)
-    task = LaunchInJob(config, requeue=True)
+    task = LaunchInJob(two_nodes, requeue=True)
     if ends is None:
         task()
     else:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -18,6 +18,7 @@ from tasks.wmt14.model import (
     TransformerOptions,
     fairseq_sinusoids,
     sinusoids,
+    together,
 )
 from tests.tasks.wmt14.small import EXACT, WORDS, options, sentences, tiny
 
@@ -324,3 +325,17 @@ def test_wrong_options_are_named(wrong: dict[str, Any], message: str):
 def test_a_sentence_that_is_too_long_is_named():
     with pytest.raises(ValueError, match="at most 1024 words, not 1025"):
         tiny("nemo")(*sentences(1025), sentences(3)[0])
+
+
+def test_maps_at_once_are_the_maps_one_by_one():
+    """Gradients too; they are put together on a GPU only."""
+    maps = [nn.Linear(5, 7).double() for _ in range(3)]
+    x = torch.randn(2, 4, 5, dtype=torch.float64, requires_grad=True)
+    found = []
+    for at_once in (False, True):
+        outs = together(x, *maps, at_once=at_once)
+        total = sum(((i + 1) * out.square().sum() for i, out in enumerate(outs)), x.new_zeros(()))
+        parameters = [p for m in maps for p in m.parameters()]
+        found.append([*outs, *torch.autograd.grad(total, [x, *parameters])])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, **EXACT)
