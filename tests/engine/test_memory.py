@@ -23,19 +23,23 @@ def step():
     return sum(float(block[0]) for block in blocks)
 
 step()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+found = []
 for _ in range(20):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     step()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+    found.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+print(sorted(found)[5])
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's mallopt")
 def test_steps_after_the_first_fault_in_no_pages():
+    """A quarter of the steps is looked at: the kernel may take idle pages of a waiting process."""
     faults = {}
     for mode in ("kept", "returned"):
         command = [sys.executable, "-c", FAULTS, mode]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         faults[mode] = int(done.stdout)
-    # 48 MB a step, 20 steps: thousands of pages of 4 kB where they go back.
+    # 48 MB a step: hundreds of pages, small and huge ones, where they go back.
+    assert faults["returned"] > 100
     assert faults["kept"] < 0.05 * faults["returned"]
