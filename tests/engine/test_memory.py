@@ -28,18 +28,22 @@ for _ in range(20):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     step()
     found.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-print(sorted(found)[5])
+print(sorted(found)[5], sum(found))
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's mallopt")
 def test_steps_after_the_first_fault_in_no_pages():
-    """A quarter of the steps is looked at: the kernel may take idle pages of a waiting process."""
+    """The quieter steps show it: the kernel may take idle pages of a process that waits for a core.
+
+    Where memory goes back, glibc's own rules for when change on the way: the sum shows it.
+    """
     faults = {}
     for mode in ("kept", "returned"):
         command = [sys.executable, "-c", FAULTS, mode]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        faults[mode] = int(done.stdout)
-    # 48 MB a step: hundreds of pages, small and huge ones, where they go back.
-    assert faults["returned"] > 100
-    assert faults["kept"] < 0.05 * faults["returned"]
+        faults[mode] = [int(word) for word in done.stdout.split()]
+    # 48 MB a step, 20 steps: thousands of pages of 4 kB where they go back.
+    in_a_quiet_step, _ = faults["kept"]
+    _, in_all = faults["returned"]
+    assert 20 * in_a_quiet_step < 0.05 * in_all
