@@ -12,16 +12,17 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 from engine.config import ConfigProblem
 from engine.record import read_record, write_atomically
+from results.ledger import RUNS, read_records
 from results.render import columns
 from results.schema import headline_rows
 from scripts.fleet import PREEMPTED, Job, run_jobs
-from scripts.plan import count_cost
 from scripts.report import render
-from scripts.reproduce import make_job, record_of, side_by_side
+from scripts.reproduce import is_done, make_job, record_of, side_by_side
 from scripts.supervise import ROOT
 from tasks.base import DataProblem
 from tasks.catalog import TASKS
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(problem, file=sys.stderr)
         return 2
     for job in jobs:
-        if record_of(job.prepared).exists():
+        if is_done(job.prepared):
             job.exit_status = 0
     progress = Progress(jobs)
     to_do = sorted((j for j in jobs if j.exit_status is None), key=progress.cost_of, reverse=True)
@@ -70,10 +71,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class Progress:
-    """How long all will take, by the operations of each run and the time of those that are done."""
+    """How long all will take: by the seconds of recorded runs, and the time of those done now."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
-        self._costs = {id(job): _operations(job) for job in jobs if job.exit_status is None}
+        records = {r["run_id"]: float(r["wall_s"]) for r in read_records([RUNS])}
+        usual = fmean(records.values()) if records else 1.0
+        self._costs = {
+            id(job): records.get(job.prepared.run_id, usual)
+            for job in jobs
+            if job.exit_status is None
+        }
         self._jobs = jobs
         self._began = time.monotonic()
 
@@ -82,25 +89,21 @@ class Progress:
 
     def say(self, job: Job) -> None:
         """A line after each run."""
-        ended = [j for j in self._jobs if id(j) in self._costs and j.exit_status is not None]
-        done = sum(
-            self.cost_of(j) * (1.0 if j.exit_status is not None else _share(j))
-            for j in self._jobs
-            if id(j) in self._costs
-        )
+        own = [j for j in self._jobs if id(j) in self._costs]
+        ended = sum(j.exit_status is not None for j in own)
+        if ended == len(own):
+            return
+        done = sum(self.cost_of(j) * _share(j) for j in own)
         whole = sum(self._costs.values())
         left = (time.monotonic() - self._began) * (whole / max(done, 1e-9) - 1)
-        if len(ended) < len(self._costs):
-            minutes = "less than a minute" if left < 60 else f"about {left / 60:.0f} minutes"
-            print(f"{len(ended)} of {len(self._costs)} runs done, {minutes} left", flush=True)
-
-
-def _operations(job: Job) -> float:
-    return float(count_cost(job.prepared).flops_per_step) * job.prepared.plan.steps
+        minutes = "less than a minute" if left < 60 else f"about {left / 60:.0f} minutes"
+        print(f"{ended} of {len(own)} runs done, {minutes} left", flush=True)
 
 
 def _share(job: Job) -> float:
     """Of a run's steps that are done."""
+    if job.exit_status is not None:
+        return 1.0
     return float(job.last_row().get("step", 0)) / job.prepared.plan.steps if job.started else 0.0
 
 
@@ -121,10 +124,9 @@ def table(jobs: Sequence[Job]) -> str:
 
 
 def _final(job: Job, metric: str) -> str:
-    path = record_of(job.prepared)
-    if not path.exists():
+    if not is_done(job.prepared):
         return "not run"
-    record: dict[str, Any] = read_record(path)
+    record: dict[str, Any] = read_record(record_of(job.prepared))
     return f"{record['final'][metric]:.2f}"
 
 

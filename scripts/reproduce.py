@@ -23,7 +23,7 @@ from results.render import text_table
 from results.schema import Row, read_paper, rows_of
 from scripts.fleet import PREEMPTED, Job, run_jobs
 from scripts.launch import default_scale, options_of, prepare
-from scripts.supervise import Prepared
+from scripts.supervise import Prepared, read_status
 from scripts.train import record_path
 from tasks.base import DataProblem
 from tasks.catalog import TASKS
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(problem, file=sys.stderr)
         return 2
     for job in jobs:
-        if record_of(job.prepared).exists():
+        if is_done(job.prepared):
             job.exit_status = 0
     to_do = sorted(
         (job for job in jobs if job.exit_status is None),
@@ -146,6 +146,12 @@ def make_job(experiment: str, seed: int, words: list[str]) -> Job:
 def record_of(prepared: Prepared) -> Path:
     """Where a finished run's record is."""
     return record_path(prepared.config, prepared.run_id)
+
+
+def is_done(prepared: Prepared) -> bool:
+    """Whether a run was finished here: the records that come with the suite are not the user's."""
+    finished = read_status(prepared.folder).get("status") == "finished"
+    return finished and record_of(prepared).exists()
 
 
 def side_by_side(prepared: Prepared, runs: int, words: list[str]) -> int:
