@@ -198,7 +198,8 @@ class Meeting:
         with suppress(RuntimeError):
             self._store.set(f"left/{self.node.rank}", str(code))
             waits_until = time.monotonic() + self.FAREWELL if self.is_first else 0.0
-            here = [f"left/{rank}" for rank, (beat, _) in self._heard.items() if beat]
+            came = [rank for rank in self._others() if self._store.check([f"joined/{rank}"])]
+            here = [f"left/{rank}" for rank in came]
             while time.monotonic() < waits_until and not self._store.check(here):
                 time.sleep(self.BETWEEN_LOOKS)
         self._ended.set()
@@ -210,7 +211,12 @@ class Meeting:
         with _lost_store_is_lost_node():
             self._store.set(f"{self._round}/{self.node.rank}", json.dumps(own))
         while len(values := self.said()) < self.node.count:
-            self.look_for_lost()
+            try:
+                self.look_for_lost()
+            except NodeLost:  # perhaps after it has said what is waited for, and heard all
+                if len(values := self.said()) < self.node.count:
+                    raise
+                break
             time.sleep(self.BETWEEN_LOOKS)
         self._round += 1
         return [values[rank] for rank in range(self.node.count)]

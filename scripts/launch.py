@@ -32,7 +32,7 @@ from engine.config import (
 from engine.distributed import Meeting, MeetingProblem, Node, NodeLost
 from engine.plan import make_plan, slots_of
 from engine.scaling import Multiply, multiply
-from scripts.supervise import ROOT, Prepared, Requests, run
+from scripts.supervise import EXIT, ROOT, Prepared, Requests, run
 from scripts.train import make_task, read_task_options
 
 CONFIGS = ROOT / "configs"
@@ -77,7 +77,7 @@ def launch(config: RunConfig, node: Node, *, patient: bool = False) -> int:
         return 2
     except NodeLost as lost:
         print(f"{node}: {lost}", file=sys.stderr)
-        return 1 if lost.status is None else lost.status
+        return lost.status or EXIT["failed"]
     except SystemExit as stopped:  # on request
         return int(stopped.code or 0)
 
@@ -86,15 +86,14 @@ def _complete_in_turn(config: RunConfig, meeting: Meeting) -> Prepared | None:
     """First where run and data are at home, so that what is made once is made once."""
     from tasks.base import DataProblem
 
+    if not meeting.is_first and meeting.exchange("")[0]:
+        return None
     prepared, problem = None, ""
-    if not meeting.is_first:
-        problem = meeting.exchange("")[0]
-    if not problem:
-        try:
-            prepared = complete(config)
-        except (ConfigProblem, DataProblem) as found:
-            problem = str(found)
-            print(f"{meeting.node}: {problem}" if meeting.node.rank else problem, file=sys.stderr)
+    try:
+        prepared = complete(config)
+    except (ConfigProblem, DataProblem) as found:
+        problem = str(found)
+        print(f"{meeting.node}: {problem}" if meeting.node.count > 1 else problem, file=sys.stderr)
     if meeting.is_first and meeting.exchange(problem)[0]:
         return None
     return None if any(meeting.exchange(problem)) else prepared

@@ -168,6 +168,26 @@ def test_who_leaves_tells_the_others_with_which_status(leaves):
     assert other.status == 75
 
 
+@pytest.mark.parametrize("broken", [0, 1])
+def test_a_problem_of_one_node_is_the_end_for_all(monkeypatch, capsys, broken):
+    nodes = threading.local()
+
+    def complete(_: object) -> str:
+        if nodes.rank == broken:
+            raise ConfigProblem(["no GPU is visible"])
+        return "prepared"
+
+    def prepare(meeting: Meeting) -> object:
+        nodes.rank = meeting.node.rank
+        return launcher._complete_in_turn(None, meeting)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(launcher, "complete", complete)
+    assert meet(3, prepare) == [None] * 3
+    message = capsys.readouterr().err
+    assert message.count("no GPU is visible") == 1
+    assert f"node {broken} of 3: 1 problem" in message
+
+
 def test_silence_is_noticed(monkeypatch):
     monkeypatch.setattr(Meeting, "SILENCE", 2.0)
     monkeypatch.setattr(Meeting, "FAREWELL", 0.0)
