@@ -3,8 +3,9 @@
 One encoder and one decoder layer of the paper's sizes, with the same parameters, sentences and
 rate of dropout, both in training mode; the label-smoothed loss of each is its own, and both must
 agree. They take turns in one process, forward and backward; every round gives one ratio, between
-passes of the same moment, and the median over the rounds is printed, with the quartiles. "fairseq
-again" is fairseq against itself: the noise.
+passes of the same moment, and the median over the rounds is printed, with the quartiles. fairseq
+has two turns in a round, and ours is compared with their mean; each of the two against that mean
+shows the noise.
 
 A micro-batch of the paper's run has some 256 pairs of 24 words; the default of 32 is an eighth of
 it, so that multiplications, and not the 33 MB of the words' gradient, take the time, as they do
@@ -19,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import quantiles
+from statistics import fmean, quantiles
 
 import torch
 from torch import Tensor, nn
@@ -78,7 +79,11 @@ def train(model: nn.Module, loss: Loss, sentences: Sentences) -> Tensor:
 
 
 def check_same(ours: nn.Module, theirs: nn.Module, sentences: Sentences) -> None:
-    """Raises if both do not calculate the same loss and gradient of the words."""
+    """Raises if both do not calculate the same loss and gradient of the words.
+
+    To the digits of float32, and with parameters where no unit of a ReLU is so near to 0 that
+    rounding decides: hence the seed. The tests compare in float64.
+    """
     losses = [train(ours.eval(), our_loss, sentences), train(theirs.eval(), their_loss, sentences)]
     torch.testing.assert_close(*losses)
     one, other = next(ours.parameters()).grad, next(theirs.parameters()).grad
@@ -100,11 +105,12 @@ def seconds(model: nn.Module, loss: Loss, sentences: Sentences) -> float:
 def main() -> int:
     """Prints a line per contestant; exit status 0 whatever the ratios."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--rounds", type=int, default=41)
     parser.add_argument("--pairs", type=int, default=PAIRS)
     parser.add_argument("--length", type=int, default=LENGTH, help="words of a sentence")
     options = parser.parse_args()
     keep_freed_memory()  # as the workers of a run do
+    torch.manual_seed(0)
     sentences = make_sentences(SIZES, options.pairs, options.length)
     ours, theirs = Transformer(SIZES), FairseqTransformer(SIZES)
     theirs.model.load_state_dict(to_fairseq(ours.state_dict()))
@@ -122,7 +128,8 @@ def main() -> int:
     reached = 0.0
     for name in contestants:
         _, middle, _ = quantiles((times[name] for times in rounds), n=4)
-        low, ratio, high = quantiles((times["fairseq"] / times[name] for times in rounds), n=4)
+        ratios = [fmean((t["fairseq"], t["fairseq again"])) / t[name] for t in rounds]
+        low, ratio, high = quantiles(ratios, n=4)
         speed = f"{words / middle:8,.0f} words/s"
         print(f"{name:14} {speed}   {ratio:.2f} × fairseq ({low:.2f} to {high:.2f})")
         reached = ratio if name == "ours" else reached

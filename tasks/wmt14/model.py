@@ -19,12 +19,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+
+from tasks.wmt14.cpu import Dropout, Linear, TiedWords, linear
 
 POSITIONS = 1024  # the longest sentence, with its end
 TOKEN_TYPES = 2
@@ -79,14 +79,14 @@ class Transformer(nn.Module):
         """
         # Looked up at once: on the way back one gradient of the matrix is made and not two.
         tokens = torch.cat([source.flatten(), target.flatten()])
-        words, matrix = _TiedWords.apply(tokens, self.embedding)  # type: ignore[no-untyped-call]
+        words, matrix = TiedWords.apply(tokens, self.embedding)  # type: ignore[no-untyped-call]
         inputs, x = torch.split(words, [source.numel(), target.numel()])
         mask = _mask(source, source_lengths)
         memory = self._encode(inputs.view(*source.shape, -1), mask)
         x = self._place(self.target, x.view(*target.shape, -1), 0)
         for layer in self.decoder:
             x = layer(x, memory, mask)
-        return F.linear(x, matrix, self.output_bias)
+        return linear(x, matrix, self.output_bias)
 
     def encode(self, source: Tensor, source_lengths: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """The last layer's output (B, S, d_model), and which keys count, bool (B, 1, 1, S)."""
@@ -137,28 +137,6 @@ class Transformer(nn.Module):
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
                 nn.init.zeros_(module.bias)
-
-
-class _TiedWords(torch.autograd.Function):
-    """Rows of the matrix of words, and the matrix itself, for the logits.
-
-    The gradient of the matrix for the logits is there first. On the CPU that of the rows is added
-    into it, where autograd would make and add a second one of 33 MB, nearly all zeros.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, tokens: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(tokens)
-        return F.embedding(tokens, matrix), matrix.view_as(matrix)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, rows: Tensor, logits: Tensor) -> tuple[None, Tensor]:
-        (tokens,) = ctx.saved_tensors
-        if rows.device.type == "cpu":
-            return None, logits.index_add_(0, tokens, rows)
-        dense = torch.ops.aten.embedding_dense_backward(rows, tokens, len(logits), -1, False)
-        return None, dense.add_(logits)
 
 
 class DecoderState:
@@ -212,25 +190,6 @@ class Side(nn.Module):
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
         out: Tensor = self.dropout(self.norm(torch.add(positions, x, alpha=self.scale)))
         return out
-
-
-class Dropout(nn.Dropout):
-    """On a CPU, where torch takes most of the time to draw, faster.
-
-    A number is dropped there where 32 bits of torch's generator are below p · 2³².
-    """
-
-    def forward(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
-        """Of x some become 0, the others are divided by 1 - p; they are added to `onto`."""
-        if not (self.training and self.p and x.device.type == "cpu"):
-            x = super().forward(x)
-            return x if onto is None else onto + x
-        bits = torch.empty((x.numel() + 1) // 2, dtype=torch.int64).random_(-(2**63), None)
-        numbers = bits.view(torch.int32)[: x.numel()].view(x.shape)  # from -2³¹
-        kept = torch.empty(x.shape, dtype=x.dtype)
-        torch.ge(numbers, round((self.p - 0.5) * 2**32), out=kept)
-        onto = x.new_zeros(()) if onto is None else onto
-        return torch.addcmul(onto, x, kept, value=1 / (1 - self.p))
 
 
 class Attention(nn.Module):
@@ -289,8 +248,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, options: TransformerOptions) -> None:
         super().__init__()
-        self.inner = nn.Linear(options.d_model, options.d_ff)
-        self.outer = nn.Linear(options.d_ff, options.d_model)
+        self.inner = Linear(options.d_model, options.d_ff)
+        self.outer = Linear(options.d_ff, options.d_model)
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.inner(x.flatten(0, -2))  # a matrix, as in place a view costs three copies

@@ -62,6 +62,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return found
 
 
+@pytest.mark.slow  # half a minute of one core, and part of the next test
 def test_two_nodes_stop_together(tmp_path):
     stop_second_node(tmp_path, ENDLESS)
 
