@@ -72,6 +72,7 @@ class EvaluationConfig:
 
     every: str = "1 epochs"
     batch: int = 128
+    final: bool = True  # at the end also what is only evaluated there, as the test set
 
 
 @dataclass(frozen=True)

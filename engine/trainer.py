@@ -245,7 +245,8 @@ class Trainer:
         at, headline = self.at, self.task.headline
         self.group.average_buffers(self.module)
         metrics: dict[str, float] = {}
-        at_the_end = self.task.final_splits if at.step == self.plan.steps else ()
+        final = self.config.evaluation.final and at.step == self.plan.steps
+        at_the_end = self.task.final_splits if final else ()
         for split in (*self.task.splits, *at_the_end):
             found = evaluate(
                 self.task,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+HEADLINE = "headline"
 RATES, DECAY = "lr_robustness", "weight_decay"  # what tuning takes from
 FINISHED, DIVERGED = "finished", "diverged"
 

@@ -104,7 +104,7 @@ class Job:
 
 
 def run_jobs(
-    jobs: Iterable[Job],
+    jobs: Iterable[Job | None],
     slots: int | Sequence[Slot],
     *,
     ended: Callable[[Job], None] | None = None,
@@ -113,21 +113,24 @@ def run_jobs(
     """Runs all, one in each slot at a time; goes on past failures. False if asked to stop.
 
     A job is taken from `jobs` when a slot is free for it, and `ended` is called at its end: what
-    comes next may depend on what came before. A single run at a time writes to the screen itself
-    unless `to_logs`. Of several there is a line each in a live table on a terminal, or a line now
-    and then; their own words go to their logs.
+    comes next may depend on what came before. None says that it does: ask again later. A single
+    run at a time writes to the screen itself unless `to_logs`. Of several there is a line each in a
+    live table on a terminal, or a line now and then; their own words go to their logs.
     """
     free = [Slot()] * slots if isinstance(slots, int) else list(slots)
     to_logs = len(free) > 1 if to_logs is None else to_logs
-    waiting: Iterator[Job] | None = iter(jobs)
+    waiting: Iterator[Job | None] | None = iter(jobs)
     running: list[Job] = []
     with _stop_requests() as requests, _Display(enabled=to_logs) as display:
         try:
             while running or (waiting is not None and not requests()):
                 while free and waiting is not None and not requests():
-                    job = next(waiting, None)
-                    if job is None:
+                    try:
+                        job = next(waiting)
+                    except StopIteration:
                         waiting = None
+                        break
+                    if job is None:
                         break
                     job.slot = free.pop(0)
                     _start(job, to_log=to_logs)

@@ -11,9 +11,11 @@ Exit status: 0 finished · 1 failed · 2 bad configuration, data or folder · 3 
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
 from dataclasses import asdict, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -135,12 +137,8 @@ def complete(config: RunConfig, *, need_data: bool = True) -> Prepared:
 
 def compose(arguments: list[str]) -> dict[str, Any]:
     """Nested dicts from configs/ and the command line; raises with every problem found."""
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
 
     problems: list[str] = []
     choices: dict[str, str] = {}
@@ -165,12 +163,7 @@ def compose(arguments: list[str]) -> dict[str, Any]:
         choices["scale"] = default_scale()
     if problems:
         raise ConfigProblem(problems)
-    try:
-        with initialize_config_dir(config_dir=str(CONFIGS), version_base="1.3"):
-            composed = hydra_compose("run", [f"{k}={v}" for k, v in choices.items()])
-        raw: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
-    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as problem:
-        raise ConfigProblem([" ".join(str(problem).split())]) from problem
+    raw = copy.deepcopy(_compose_groups(CONFIGS, tuple(choices.items())))
     raw |= {"experiment": choices["experiment"], "scale": choices["scale"]}
     # First what a scale makes of the recipe, then the user's own values, which stand as they are.
     factors = [v for v in values if v.key_or_group.split(".")[0] == "multiply"]
@@ -185,6 +178,24 @@ def compose(arguments: list[str]) -> dict[str, Any]:
     if problems:
         problems += _other_problems(raw)
         raise ConfigProblem(problems)
+    return raw
+
+
+@lru_cache(maxsize=64)  # a sweep composes the same groups again and again
+def _compose_groups(configs: Path, choices: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    """The files of some groups, put together and resolved."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        with initialize_config_dir(config_dir=str(configs), version_base="1.3"):
+            composed = hydra_compose("run", [f"{k}={v}" for k, v in choices])
+        raw: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as problem:
+        raise ConfigProblem([" ".join(str(problem).split())]) from problem
     return raw
 
 

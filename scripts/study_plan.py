@@ -15,9 +15,9 @@ import yaml
 
 from engine.config import ConfigProblem, did_you_mean, read_dataclass
 from results.claims import STUDY_NAMES
-from results.trials import DECAY, RATES, Trial, Tuned
+from results.trials import DECAY, HEADLINE, RATES, Trial, Tuned
 from scripts.grid import word_of
-from scripts.launch import CONFIGS, options_of
+from scripts.launch import CONFIGS, compose, options_of
 
 FILE = CONFIGS / "study.yaml"
 
@@ -28,7 +28,6 @@ class RowOptions:
 
     experiment: str
     lr: float  # the middle of the rates that are tried
-    weight_decay: float = 0.0  # the experiment's own, where it is tuned
 
 
 @dataclass(frozen=True)
@@ -49,6 +48,8 @@ class PointOptions:
     words: list[str] = field(default_factory=list)
     lr: float | dict[str, float] = 1.0  # a multiple of the tuned one, or one for each optimizer
     weight_decay: float | dict[str, float] = 1.0
+    batch: float = 1.0
+    longer: float = 1.0
     series: str = ""  # points with the same one belong together
 
 
@@ -78,54 +79,56 @@ class StudyPlan:
     """The file, read; and the runs that it asks for."""
 
     seeds: list[int]
-    decays: list[float]
+    factors: list[float]  # of weight decays
     data: dict[str, DataOptions]
     rows: dict[tuple[str, str], RowOptions]  # by data set and optimizer
     studies: dict[str, StudyOptions]
     points: dict[str, list[PointOptions]]
 
-    def rates(self) -> Iterator[Trial]:
-        """The sweep over learning rates, on all data sets."""
-        for (data, optimizer), row in self.rows.items():
-            for factor in self.data[data].rates:
-                lr = _digits(row.lr * factor)
-                yield self._trial(RATES, data, optimizer, lr, {"lr": lr})
+    def rates(self, data: str, optimizer: str) -> Iterator[Trial]:
+        """The sweep over learning rates."""
+        for factor in self.data[data].rates:
+            lr = _digits(self.rows[data, optimizer].lr * factor)
+            yield self._trial(RATES, data, optimizer, lr, {"lr": lr})
 
-    def decays_at(self, tuned: Mapping[tuple[str, str], Tuned]) -> Iterator[Trial]:
+    def decays(self, data: str, optimizer: str, tuned: Tuned) -> Iterator[Trial]:
         """Other weight decays at the best rate, where the paper tunes them too."""
-        for (data, optimizer), row in self.rows.items():
-            if self.data[data].tune_decay:
-                for factor in self.decays:
-                    decay = _digits(row.weight_decay * factor)
-                    values = {"lr": tuned[data, optimizer].lr, "weight_decay": decay}
-                    yield self._trial(DECAY, data, optimizer, decay, values)
+        if self.data[data].tune_decay:
+            own = compose(list(next(self.rates(data, optimizer)).words))["optimizer"]
+            for factor in self.factors:
+                decay = _digits(own["weight_decay"] * factor)
+                values = {"lr": tuned.lr, "weight_decay": decay}
+                yield self._trial(DECAY, data, optimizer, decay, values)
 
-    def after_tuning(self, tuned: Mapping[tuple[str, str], Tuned]) -> Iterator[Trial]:
-        """All other runs: the headline's seeds, and the points of the studies."""
-        for data, optimizer in self.rows:
-            for seed in self.seeds:
-                values = _tuned_values(tuned[data, optimizer])
-                yield self._trial("headline", data, optimizer, 0.0, values, seed=seed)
+    def others(self, data: str, optimizer: str, tuned: Tuned) -> Iterator[Trial]:
+        """What comes after tuning: the headline's seeds, and the points of the studies."""
+        best = {"lr": tuned.lr}
+        if tuned.weight_decay is not None:
+            best["weight_decay"] = tuned.weight_decay
+        for seed in self.seeds:
+            yield self._trial(HEADLINE, data, optimizer, 0.0, best, seed=seed)
         for name, study in self.studies.items():
-            for data, words in study.data.items():
-                for optimizer in study.optimizers or list(self.data[data].rows):
-                    for point in self.points[name]:
-                        values = _tuned_values(tuned[data, optimizer])
-                        for key, by in (("lr", point.lr), ("weight_decay", point.weight_decay)):
-                            factor = by.get(optimizer, 1.0) if isinstance(by, dict) else by
-                            if factor != 1.0:
-                                values[key] = _digits(values.get(key, 0.0) * factor)
-                        for seed in study.seeds:
-                            yield self._trial(
-                                name,
-                                data,
-                                optimizer,
-                                point.at,
-                                values,
-                                seed=seed,
-                                series=point.series,
-                                words=(*words, *point.words),
-                            )
+            if data not in study.data or optimizer not in (study.optimizers or [optimizer]):
+                continue
+            for point in self.points[name]:
+                values = dict(best)
+                for key, by in (("lr", point.lr), ("weight_decay", point.weight_decay)):
+                    factor = by.get(optimizer, 1.0) if isinstance(by, dict) else by
+                    if factor != 1.0 and key in values:
+                        values[key] = _digits(values[key] * factor)
+                for seed in study.seeds:
+                    yield self._trial(
+                        name,
+                        data,
+                        optimizer,
+                        point.at,
+                        values,
+                        seed=seed,
+                        series=point.series,
+                        words=(*study.data[data], *point.words),
+                        batch=point.batch,
+                        longer=point.longer,
+                    )
 
     def _trial(
         self,
@@ -138,23 +141,26 @@ class StudyPlan:
         seed: int = 0,
         series: str = "",
         words: tuple[str, ...] = (),
+        batch: float = 1.0,
+        longer: float = 1.0,
     ) -> Trial:
-        return Trial(
-            study,
-            data,
-            optimizer,
-            series,
-            at,
-            seed,
-            (
-                f"experiment={self.rows[data, optimizer].experiment}",
-                "scale=mini",
-                f"small_data={self.data[data].small_data}",
-                *words,
-                *(word_of(f"optimizer.{key}", value) for key, value in values.items()),
-                f"seed={seed}",
-            ),
-        )
+        tuning = study in (RATES, DECAY)
+        all_words = [
+            f"experiment={self.rows[data, optimizer].experiment}",
+            "scale=mini",
+            f"small_data={self.data[data].small_data}",
+            *(["evaluation.final=false"] if tuning else []),  # the test set stays unseen
+            *words,
+            *(word_of(f"optimizer.{key}", value) for key, value in values.items()),
+            f"seed={seed}",
+        ]
+        if batch != 1.0:
+            size = compose(all_words)["batch"]["global_size"]
+            all_words.append(f"batch.global_size={round(batch * size)}")
+        if longer != 1.0:
+            amount, unit = str(compose(all_words)["budget"]).split()
+            all_words.append(word_of("budget", f"{float(amount) * longer:.12g} {unit}"))
+        return Trial(study, data, optimizer, series, at, seed, tuple(all_words))
 
 
 def read_plan(path: Path = FILE) -> StudyPlan:
@@ -199,11 +205,6 @@ def read_plan(path: Path = FILE) -> StudyPlan:
     if problems:
         raise ConfigProblem([f"{path.name}: {problem}" for problem in problems])
     return StudyPlan(file.seeds, file.decays, data, rows, studies, points)
-
-
-def _tuned_values(tuned: Tuned) -> dict[str, float]:
-    values = {"lr": tuned.lr}
-    return values if tuned.weight_decay is None else values | {"weight_decay": tuned.weight_decay}
 
 
 def _digits(value: float) -> float:
