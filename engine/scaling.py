@@ -22,7 +22,9 @@ class Multiply:
     lr: float = 1.0
     weight_decay: float = 1.0
     dropout: float = 1.0  # model.dropout, if the model has that one
-    lr_of: dict[str, float] = field(default_factory=dict)  # besides `lr`, by optimizer's name
+    # Besides `lr` and `weight_decay`, by the optimizer's name.
+    lr_of: dict[str, float] = field(default_factory=dict)
+    weight_decay_of: dict[str, float] = field(default_factory=dict)
 
 
 def multiply(raw: dict[str, Any], by: Multiply, problems: list[str]) -> None:
@@ -32,11 +34,12 @@ def multiply(raw: dict[str, Any], by: Multiply, problems: list[str]) -> None:
     optimizer = raw.get("optimizer")
     if isinstance(optimizer, dict):
         factors = {"lr": by.lr, "weight_decay": by.weight_decay}
-        own = by.lr_of.get(str(optimizer.get("name")), 1.0)
-        if isinstance(own, bool) or not isinstance(own, int | float):
-            problems.append(f"multiply.lr_of: factors must be numbers, not {own!r}")
-        else:
-            factors["lr"] *= own
+        for key, of in (("lr", by.lr_of), ("weight_decay", by.weight_decay_of)):
+            own = of.get(str(optimizer.get("name")), 1.0)
+            if isinstance(own, bool) or not isinstance(own, int | float):
+                problems.append(f"multiply.{key}_of: factors must be numbers, not {own!r}")
+            else:
+                factors[key] *= own
         for name, factor in factors.items():
             if factor != 1 and isinstance(optimizer.get(name), int | float):
                 optimizer[name] = float(f"{optimizer[name] * factor:.12g}")

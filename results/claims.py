@@ -34,6 +34,7 @@ STUDY_NAMES = (
     "longer_training",
     "headline",
     "beta2",
+    "memory",
 )
 HOLDS, FAILS, UNDECIDED = "holds at this scale", "does not hold", "undecided"
 STUDY_VERDICTS = (HOLDS, FAILS, UNDECIDED)

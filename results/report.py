@@ -15,6 +15,7 @@ from typing import Any
 
 from results.claims import Chart, Claim, Study, read_claims
 from results.ledger import Summary, summarize
+from results.names import OPTIMIZERS
 from results.records import Run, figure_charts, table_charts
 from results.schema import (
     Deviation,
@@ -31,7 +32,6 @@ from results.schema import (
 from results.verdict import Verdict, count, judge
 
 RESULTS = Path(__file__).parent
-OPTIMIZERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "novograd": "NovoGrad"}
 # How the items of a recipe are written, in this order.
 RECIPE = {
     "lr": "lr {}",

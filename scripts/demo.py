@@ -18,6 +18,7 @@ from typing import Any
 from engine.config import ConfigProblem
 from engine.record import read_record, write_atomically
 from results.ledger import RUNS, read_records
+from results.names import OPTIMIZERS
 from results.render import columns
 from results.schema import headline_rows
 from scripts.fleet import PREEMPTED, Job, run_jobs
@@ -27,7 +28,6 @@ from scripts.supervise import ROOT
 from tasks.base import DataProblem
 from tasks.catalog import TASKS
 
-NAMES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "novograd": "NovoGrad"}
 REPORT = ROOT / "results" / "demo.html"  # beside what it links to; not tracked
 
 
@@ -109,7 +109,7 @@ def _share(job: Job) -> float:
 
 def table(jobs: Sequence[Job]) -> str:
     """A line per task: the headline by optimizer, and what it has to beat."""
-    lines = [["scale", "data", "metric", *NAMES.values(), "for comparison"]]
+    lines = [["scale", "data", "metric", *OPTIMIZERS.values(), "for comparison"]]
     for task in TASKS:
         own = [job for job in jobs if job.prepared.config.task.name == task]
         prepared = own[0].prepared
@@ -119,7 +119,7 @@ def table(jobs: Sequence[Job]) -> str:
         beside = f"{name} {values[metric]:.2f}" if metric in values else ""
         better = "higher" if prepared.task.headline.higher_is_better else "lower"
         cells = [prepared.config.scale, str(prepared.config.data["name"]), f"{metric} ({better})"]
-        lines.append([*cells, *(by_optimizer.get(key, "") for key in NAMES), beside])
+        lines.append([*cells, *(by_optimizer.get(key, "") for key in OPTIMIZERS), beside])
     return columns(lines)
 
 

@@ -1,8 +1,8 @@
 """`python -m scripts.report [--check]`: what the paper claims, what was run, how they compare.
 
-Writes `results/REPORT.md`, `results/report.html` and the table in README.md from the records in
-`results/runs/`, the studies in `results/studies/` and the paper's numbers. The same files give the
-same bytes. `--check` writes nothing and names what is stale.
+Writes `results/REPORT.md`, `results/report.html`, `results/STUDY.md` and the table in README.md
+from the records in `results/runs/`, the studies in `results/studies/` and the paper's numbers. The
+same files give the same bytes. `--check` writes nothing and names what is stale.
 
 Exit status: 0 written, or up to date · 1 stale · 2 a file that can't be used.
 """
@@ -24,12 +24,13 @@ from results.page import render_page
 from results.records import Run, read_runs
 from results.report import build
 from results.schema import read_paper
+from results.study_page import render_study
 from scripts.launch import compose
 from scripts.supervise import ROOT
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
-    """From records to three files."""
+    """From records to four files."""
     parser = argparse.ArgumentParser(
         prog="python -m scripts.report", description="Writes the report from the records of runs."
     )
@@ -67,6 +68,7 @@ def render(root: Path) -> dict[Path, str]:
     return {
         results / "REPORT.md": render_report(report),
         results / "report.html": render_page(report),
+        results / "STUDY.md": render_study(results),
         readme: with_table,
     }
 

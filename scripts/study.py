@@ -23,18 +23,20 @@ from typing import Any
 from engine.config import ConfigProblem
 from engine.record import read_record, write_atomically
 from results.claims import STUDIES
+from results.findings import TRIALS, write_findings
 from results.ledger import RUNS, read_records
 from results.trials import DIVERGED, FINISHED, Outcome, Trial, Tuned, read_trials, to_csv, tune
 from scripts.estimate import Estimator, makespan
 from scripts.fleet import DIVERGED as DIVERGED_STATUS
 from scripts.fleet import PREEMPTED, Job, run_jobs
 from scripts.launch import prepare
+from scripts.memory import measure_all
+from scripts.report import main as report
 from scripts.reproduce import is_done, record_of, side_by_side
 from scripts.study_plan import StudyPlan, read_plan
 from scripts.supervise import Prepared, read_status
 from tasks.base import DataProblem
 
-TRIALS = STUDIES / "trials.csv"
 LOGS = Path("outputs/study")
 
 
@@ -55,6 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         finished = run_all(board, at_once)
     except (ConfigProblem, DataProblem) as problem:
         print(problem, file=sys.stderr)
+        return 2
+    if finished and not board.failed:
+        measure_all(STUDIES / "memory.json")
+    write_findings()
+    if report([]) != 0:
         return 2
     if not finished:
         print("stopped on request: the same command goes on", flush=True)
@@ -242,7 +249,7 @@ def jobs_of(board: Board, at_once: int) -> Iterator[Job | None]:
 
 def run_all(board: Board, at_once: int) -> bool:
     """Tuning and what follows from it; False if asked to stop."""
-    progress = Progress(board)
+    progress = Progress(board, at_once)
 
     def ended(job: Job) -> None:
         if job.exit_status not in (0, DIVERGED_STATUS) and not job.told:
@@ -265,26 +272,29 @@ def make_job(entry: Entry, at_once: int) -> Job:
 class Progress:
     """How many runs there are to be made, and how long that will take."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: Board, at_once: int) -> None:
         runs = {entry.prepared.run_id: entry for entry in board.expected()}
         todo = [entry.prepared for entry in runs.values() if board.outcome(entry) is None]
         self.estimator = Estimator(read_records([RUNS]))
         self.hours = {one.run_id: self.estimator.hours(one) for one in todo}
-        self._began, self._done, self._ended = time.monotonic(), 0.0, 0
+        self._at_once = at_once
+        self._took, self._expected, self._ended = 0.0, 0.0, 0
 
     def say(self, job: Job) -> None:
-        """A line after each run."""
-        whole, count = sum(self.hours.values()), len(self.hours)
+        """A line after each run: what the next ones take, by how long these ones took."""
+        count, mean = len(self.hours), sum(self.hours.values()) / max(1, len(self.hours))
         self._ended += 1
-        self._done += self.hours.get(job.prepared.run_id, whole / max(1, count))
+        self._took += time.monotonic() - job.started
+        self._expected += self.hours.get(job.prepared.run_id, mean)
+        left = (sum(self.hours.values()) - self._expected) * self._took / self._expected
         if self._ended < count:
-            left = (time.monotonic() - self._began) * (whole / self._done - 1) / 60
-            print(f"{self._ended} of {count} runs, about {max(1, round(left))} minutes left")
+            minutes = max(1, round(left / self._at_once / 60))
+            print(f"{self._ended} of {count} runs, about {minutes} minutes left", flush=True)
 
 
 def describe(board: Board, at_once: int) -> str:
     """What will be run, and how long it will take."""
-    progress = Progress(board)
+    progress = Progress(board, at_once)
     sets = list(dict.fromkeys(data for data, _ in board.rows))
     lines = [f"data       {', '.join(sets)}"]
     hours = sorted(progress.hours.values(), reverse=True)

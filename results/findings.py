@@ -1,0 +1,381 @@
+"""What the study's runs say of the paper's claims: numbers, curves and verdicts, by stated rules.
+
+Nothing here is decided by hand: the rules are in the docstrings of the functions, which STUDY.md
+shows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from engine.record import read_record, write_atomically
+from results.claims import FAILS, HOLDS, STUDIES, UNDECIDED
+from results.ledger import RUNS
+from results.names import OPTIMIZERS
+from results.quality import SLACK, WITHIN, lost, no_worse, quality, quality_name, sign, width
+from results.study_json import Study, chart_of, line_of, study_of
+from results.trials import HEADLINE, RATES, Outcome, read_trials, tune
+
+OURS = "novograd"
+TRIALS = STUDIES / "trials.csv"
+Reader = Callable[[str], Mapping[str, Any]]  # the record of a run
+
+
+def headline(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
+    """NovoGrad beside the others, everyone tuned with as many trials.
+
+    On par: the mean over the seeds is not worse than the best other one's by more than 1 % of it or
+    two standard errors of the difference, whichever is more. Holds if NovoGrad is on par or better
+    on all data sets; does not hold if on fewer than half of them.
+    """
+    own = _of(outcomes, HEADLINE)
+    numbers: dict[str, dict[str, float]] = {}
+    par, texts = [], []
+    for data in _data(own):
+        found = _seeds(own, data)
+        metric = _metric(own, data)
+        if OURS not in found or len(found) < 2:
+            continue
+        numbers[f"{data}, {quality_name(metric)}"] = _with_spread(found)
+        others = {name: values for name, values in found.items() if name != OURS}
+        best = max(others, key=lambda name: sign(metric) * fmean(others[name]))
+        is_par = no_worse(metric, found[OURS], others[best])
+        par.append(is_par)
+        texts.append(
+            f"{data} {fmean(found[OURS]):.2f} against {fmean(others[best]):.2f} of "
+            f"{OPTIMIZERS[best]}{'' if is_par else ' (behind)'}"
+        )
+    if not par:
+        return None
+    verdict = HOLDS if all(par) else FAILS if 2 * sum(par) < len(par) else UNDECIDED
+    summary = f"On par or better on {sum(par)} of {len(par)} data sets: {'; '.join(texts)}."
+    return study_of(HEADLINE, verdict, summary, numbers, [], own)
+
+
+def rates(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
+    """How wide the range of good learning rates is.
+
+    Width: the decades around the best rate in which the quality stays within 5 % of the best;
+    between measured rates by straight lines over the logarithm. Holds if NovoGrad's is the widest
+    on all data sets with seven rates; does not hold if on none.
+    """
+    own = _of(outcomes, RATES)
+    numbers: dict[str, dict[str, float]] = {}
+    charts, wins, texts = [], [], []
+    for data in _data(own):
+        metric = _metric(own, data)
+        widths: dict[str, float] = {}
+        lines = []
+        for name in _optimizers(own, data):
+            points = _points(own, data, name)
+            if len(points) < 2:
+                continue
+            found = width(points, metric)
+            if found is not None:
+                widths[name] = found
+                best = tune(_where(own, data, name))[data, name].lr
+                xs = sorted(points)
+                lines.append(
+                    line_of(OPTIMIZERS[name], [x / best for x in xs], [points[x] for x in xs])
+                )
+        if not lines:
+            continue
+        charts.append(
+            chart_of(data, "learning rate / the optimizer's best", metric, lines, log_x=True)
+        )
+        numbers[f"{data}, decades"] = {OPTIMIZERS[name]: value for name, value in widths.items()}
+        if OURS in widths and len(widths) > 1 and len(_points(own, data, OURS)) >= 7:
+            wins.append(widths[OURS] >= max(widths.values()))
+            spelled = ", ".join(f"{OPTIMIZERS[n]} {v:.2f}" for n, v in widths.items())
+            texts.append(f"{data}: {spelled} decades")
+    if not wins:
+        return None
+    summary = f"Widest on {sum(wins)} of {len(wins)} data sets. {'; '.join(texts)}."
+    return study_of(RATES, _all_or_none(wins), summary, numbers, charts, own)
+
+
+def initialisation(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
+    """What the wrong size of the initial weights costs.
+
+    Lost: by the worse of the gains 0.25 and 4 against gain 1. Holds if NovoGrad loses least, or
+    less than 1 %, on all data sets; does not hold if on none.
+    """
+    own = _of(outcomes, "initialisation")
+    numbers: dict[str, dict[str, float]] = {}
+    charts, good, texts = [], [], []
+    for data in _data(own):
+        metric = _metric(own, data)
+        losses, lines = {}, []
+        for name in _optimizers(own, data):
+            points = _points(own, data, name)
+            if 1.0 not in points or len(points) < 3:
+                continue
+            losses[name] = max(lost(metric, points[1.0], points[x]) for x in points)
+            lines.append(
+                line_of(OPTIMIZERS[name], sorted(points), [points[x] for x in sorted(points)])
+            )
+        if OURS not in losses or len(losses) < 2:
+            continue
+        charts.append(chart_of(data, "gain of the initial weights", metric, lines, log_x=True))
+        numbers[f"{data}, % lost"] = {OPTIMIZERS[n]: 100 * v for n, v in losses.items()}
+        good.append(losses[OURS] <= max(SLACK, min(losses.values())))
+        texts.append(f"{data}: {_percents(losses)}")
+    if not good:
+        return None
+    summary = f"Loses least on {sum(good)} of {len(good)} data sets. Lost: {'; '.join(texts)}."
+    return study_of("initialisation", _all_or_none(good), summary, numbers, charts, own)
+
+
+def warmup(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
+    """What a warm-up brings, at the best rate and above it.
+
+    Gained: by a warm-up of 5 % against none. Holds if, at the best rate, NovoGrad gains less than 1
+    % or than two standard deviations over its seeds on all data sets; does not hold if on none.
+    """
+    own = _of(outcomes, "warmup")
+    numbers: dict[str, dict[str, float]] = {}
+    good, texts = [], []
+    for data in _data(own):
+        metric = _metric(own, data)
+        for series in dict.fromkeys(o.series for o in own if o.data == data):
+            gains = {}
+            for name in _optimizers(own, data):
+                points = _points(own, data, name, series)
+                if len(points) == 2:
+                    without, with_ = points[min(points)], points[max(points)]
+                    gains[name] = lost(metric, with_, without)
+            if OURS not in gains:
+                continue
+            where = f"{data}{f', {series}' if series else ''}"
+            numbers[f"{where}, % gained"] = {OPTIMIZERS[n]: 100 * v for n, v in gains.items()}
+            texts.append(f"{where}: {_percents(gains)}")
+            if not series:
+                noise = _noise(outcomes, data, metric)
+                good.append(gains[OURS] <= max(SLACK, 2 * noise))
+    if not good:
+        return None
+    summary = (
+        f"No need of it on {sum(good)} of {len(good)} data sets. Gained by warm-up: "
+        f"{'; '.join(texts)}."
+    )
+    return study_of("warmup", _all_or_none(good), summary, numbers, [], own)
+
+
+def large_batch(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
+    """What batches 8 and 32 times as large cost.
+
+    NovoGrad's rates and decays grow as in the paper's tables, SGD's rate with the batch, Adam's
+    with its square root. Lost: at 32 times the batch, the better of with and without warm-up. Holds
+    if NovoGrad loses at most 5 % on all data sets; does not hold if on all it loses more than that
+    and more than another optimizer.
+    """
+    own = _of(outcomes, "large_batch")
+    numbers: dict[str, dict[str, float]] = {}
+    charts, small, behind, texts = [], [], [], []
+    for data in _data(own):
+        metric = _metric(own, data)
+        losses, lines = {}, []
+        for name in _optimizers(own, data):
+            points = _points(own, data, name)
+            warm = _points(own, data, name, "with warm-up")
+            if len(points) < 3:
+                continue
+            for x, y in warm.items():
+                if y is not None and lost(metric, y, points.get(x)) > 0:
+                    points[x] = y
+            first, last = min(points), max(points)
+            losses[name] = lost(metric, points[first], points[last])
+            lines.append(
+                line_of(OPTIMIZERS[name], sorted(points), [points[x] for x in sorted(points)])
+            )
+        if OURS not in losses or len(losses) < 2:
+            continue
+        charts.append(chart_of(data, "batch / the smallest", metric, lines, log_x=True))
+        numbers[f"{data}, % lost"] = {OPTIMIZERS[n]: 100 * v for n, v in losses.items()}
+        small.append(losses[OURS] <= WITHIN)
+        behind.append(losses[OURS] > min(losses.values()))
+        texts.append(f"{data}: {_percents(losses)}")
+    if not small:
+        return None
+    fails = all(b and not s for b, s in zip(behind, small, strict=True))
+    verdict = HOLDS if all(small) else FAILS if fails else UNDECIDED
+    summary = (
+        f"Within 5 % on {sum(small)} of {len(small)} data sets, the least lost on "
+        f"{len(behind) - sum(behind)}. Lost at the largest batch: {'; '.join(texts)}."
+    )
+    return study_of("large_batch", verdict, summary, numbers, charts, own)
+
+
+def longer_training(outcomes: Sequence[Outcome], read: Reader) -> Study | None:
+    """Validation after one, two and three times the epochs, and the training loss beside it.
+
+    Holds if NovoGrad's quality after three times the epochs is not worse than after one by more
+    than 1 %, on all data sets; does not hold if it is worse on all.
+    """
+    own = _of(outcomes, "longer_training")
+    numbers: dict[str, dict[str, float]] = {}
+    charts, good, texts = [], [], []
+    for data in _data(own):
+        metric = _metric(own, data)
+        lines, losses = [], []
+        for name in _optimizers(own, data):
+            points = _points(own, data, name)
+            if len(points) < 3:
+                continue
+            xs = sorted(points)
+            lines.append(line_of(OPTIMIZERS[name], xs, [points[x] for x in xs]))
+            runs = {o.at: o for o in _where(own, data, name)}
+            values = {f"{OPTIMIZERS[name]} × {x:g}": points[x] for x in xs}
+            key = f"{data}, {quality_name(metric)}"
+            numbers.setdefault(key, {}).update({k: v for k, v in values.items() if v is not None})
+            ends = [_train_loss(read, runs[x]) for x in xs]
+            losses.append(line_of(OPTIMIZERS[name], xs, ends))
+            if name == OURS:
+                good.append(lost(metric, points[xs[0]], points[xs[-1]]) <= SLACK)
+                spelled = ", ".join(f"{v:.2f}" for v in values.values() if v is not None)
+                texts.append(f"{data}: {spelled}")
+        if lines:
+            charts.append(chart_of(data, "epochs / the fewest", metric, lines))
+            charts.append(chart_of(data, "epochs / the fewest", "training loss", losses))
+    if not good:
+        return None
+    summary = (
+        f"Not worse after three times the epochs on {sum(good)} of {len(good)} data sets. "
+        f"NovoGrad's validation after 1, 2 and 3 times: {'; '.join(texts)}."
+    )
+    return study_of("longer_training", _all_or_none(good), summary, numbers, charts, own)
+
+
+def beta2(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
+    """Whether a short memory of the second moment is enough.
+
+    Holds if the better of β2 = 0 and 0.25 is not worse than β2 = 0.98 by more than 1 % or two
+    standard errors, on all data sets; does not hold if it is worse on all.
+    """
+    own = _of(outcomes, "beta2")
+    numbers: dict[str, dict[str, float]] = {}
+    good, texts = [], []
+    for data in _data(own):
+        metric = _metric(own, data)
+        found: dict[float, list[float]] = {}
+        for one in _where(own, data, OURS):
+            value = quality(metric, one.value)
+            if value is not None:
+                found.setdefault(one.at, []).append(value)
+        if not {0.0, 0.25, 0.98} <= set(found):
+            continue
+        numbers[f"{data}, {quality_name(metric)}"] = {
+            f"β2 = {x:g}": fmean(found[x]) for x in sorted(found)
+        }
+        short = max((0.0, 0.25), key=lambda x: sign(metric) * fmean(found[x]))
+        good.append(no_worse(metric, found[short], found[0.98]))
+        spelled = ", ".join(f"{fmean(found[x]):.2f} with {x:g}" for x in sorted(found))
+        texts.append(f"{data}: {spelled}")
+    if not good:
+        return None
+    summary = (
+        f"A short memory is as good on {sum(good)} of {len(good)} data sets. {'; '.join(texts)}."
+    )
+    return study_of("beta2", _all_or_none(good), summary, numbers, [], own)
+
+
+FINDINGS: dict[str, Callable[[Sequence[Outcome], Reader], Study | None]] = {
+    HEADLINE: headline,
+    RATES: rates,
+    "initialisation": initialisation,
+    "warmup": warmup,
+    "large_batch": large_batch,
+    "longer_training": longer_training,
+    "beta2": beta2,
+}
+
+
+def write_findings(trials: Path = TRIALS, runs: Path = RUNS, folder: Path = STUDIES) -> None:
+    """`studies/*.json`, from the table of trials and the records."""
+    files = {path.stem: path for path in runs.rglob("*.json")}
+
+    def read(run_id: str) -> Mapping[str, Any]:
+        name = run_id.rpartition("/")[2]
+        return read_record(files[name]) if name in files else {}
+
+    outcomes = read_trials(trials)
+    for name, find in FINDINGS.items():
+        study = find(outcomes, read)
+        if study is None:
+            continue
+        text = json.dumps(study, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        write_atomically(folder / f"{name}.json", text.encode(), durable=False)
+
+
+def _of(outcomes: Iterable[Outcome], study: str) -> list[Outcome]:
+    return [outcome for outcome in outcomes if outcome.study == study]
+
+
+def _data(outcomes: Iterable[Outcome]) -> list[str]:
+    return list(dict.fromkeys(outcome.data for outcome in outcomes))
+
+
+def _optimizers(outcomes: Iterable[Outcome], data: str) -> list[str]:
+    there = {outcome.optimizer for outcome in outcomes if outcome.data == data}
+    return [name for name in OPTIMIZERS if name in there]
+
+
+def _where(outcomes: Iterable[Outcome], data: str, optimizer: str) -> list[Outcome]:
+    return [one for one in outcomes if (one.data, one.optimizer) == (data, optimizer)]
+
+
+def _metric(outcomes: Iterable[Outcome], data: str) -> str:
+    return next(outcome.metric for outcome in outcomes if outcome.data == data)
+
+
+def _points(
+    outcomes: Iterable[Outcome], data: str, optimizer: str, series: str = ""
+) -> dict[float, float | None]:
+    """Qualities along the axis, of the first seed."""
+    own = [one for one in _where(outcomes, data, optimizer) if one.series == series]
+    first = min((one.seed for one in own), default=0)
+    return {one.at: quality(one.metric, one.value) for one in own if one.seed == first}
+
+
+def _seeds(outcomes: Iterable[Outcome], data: str) -> dict[str, list[float]]:
+    """Qualities over seeds, of optimizers of which every run finished."""
+    found: dict[str, list[float]] = {}
+    for name in _optimizers(outcomes, data):
+        values = [quality(one.metric, one.value) for one in _where(outcomes, data, name)]
+        if None not in values:
+            found[name] = [value for value in values if value is not None]
+    return found
+
+
+def _with_spread(found: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    numbers = {}
+    for name, values in found.items():
+        numbers[OPTIMIZERS[name]] = fmean(values)
+        if len(values) > 1:
+            numbers[f"{OPTIMIZERS[name]} ±"] = stdev(values)
+    return numbers
+
+
+def _noise(outcomes: Sequence[Outcome], data: str, metric: str) -> float:
+    """The standard deviation over NovoGrad's seeds, as a part of the quality."""
+    values = _seeds(_of(outcomes, HEADLINE), data).get(OURS, []) if metric else []
+    return stdev(values) / fmean(values) if len(values) > 1 else 0.0
+
+
+def _all_or_none(good: Sequence[bool]) -> str:
+    return HOLDS if all(good) else UNDECIDED if any(good) else FAILS
+
+
+def _percents(parts: Mapping[str, float]) -> str:
+    return ", ".join(f"{OPTIMIZERS[name]} {100 * part:.1f} %" for name, part in parts.items())
+
+
+def _train_loss(read: Reader, outcome: Outcome) -> float | None:
+    curve = read(outcome.run_id).get("curves", {}).get("train/loss", {})
+    values = [v for v in curve.get("value", []) if isinstance(v, float) and math.isfinite(v)]
+    return fmean(values[-3:]) if values else None  # a step's loss is noisy

@@ -1,0 +1,3 @@
+"""How things are called in tables."""
+
+OPTIMIZERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "novograd": "NovoGrad"}

@@ -1,0 +1,182 @@
+"""`results/STUDY.md`: what the study asked, how it was run and what came out, claim by claim.
+
+Numbers, verdicts and rules come from the files; `studies/remarks.yaml` has what people saw in the
+curves, in words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from inspect import cleandoc
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import yaml
+
+from results.claims import Claim, ClaimProblem, Study, read_claims, read_studies
+from results.findings import FINDINGS
+from results.markdown import grid, numbers_grid
+from results.names import OPTIMIZERS
+from results.trials import DIVERGED, HEADLINE, RATES, Outcome, read_trials, tune
+
+OTHER_RULES = {
+    "memory": "Holds if NovoGrad's state is half of Adam's and its peak lower, for all four models."
+}
+
+
+@dataclass(frozen=True)
+class Remarks:
+    """What the numbers do not say themselves."""
+
+    about: str = ""
+    studies: dict[str, str] = field(default_factory=dict)  # by name
+    limits: list[str] = field(default_factory=list)
+
+
+def render_study(results: Path) -> str:
+    """The page, from the files below a folder; short where nothing was run."""
+    trials = read_trials(results / "studies" / "trials.csv")
+    studies = read_studies(results / "studies")
+    remarks = read_remarks(results / "studies" / "remarks.yaml")
+    head = [
+        "# The paper's claims on small data",
+        "Written by `make report` from `studies/` and `runs/`; `make study` runs it all again. The "
+        "curves are in `report.html`.",
+        remarks.about.strip(),
+    ]
+    if not trials:
+        return _text([*head, "Not run."])
+    records = _records(results / "runs", trials)
+    parts = [
+        *head,
+        "## What came out",
+        _verdicts(read_claims(), studies),
+        "## How it was run",
+        _how(trials, records),
+        _data_table(trials, records),
+        "## What tuning found",
+        "The best of each optimizer's own trials by the metric on validation data, all with the "
+        "first seed. Everything below starts from these.",
+        _tuning(trials),
+    ]
+    for claim in read_claims():
+        study = studies.get(claim.study or "")
+        if study is not None:
+            parts += _claim(claim, study, remarks)
+    if remarks.limits:
+        parts += ["## Limits", "\n".join(f"- {' '.join(line.split())}" for line in remarks.limits)]
+    return _text(parts)
+
+
+def read_remarks(path: Path) -> Remarks:
+    """Empty where there is no file."""
+    if not path.exists():
+        return Remarks()
+    try:
+        return Remarks(**yaml.safe_load(path.read_text()))
+    except (TypeError, yaml.YAMLError) as problem:
+        raise ClaimProblem(f"{path}: {problem}") from problem
+
+
+def _text(parts: Sequence[str]) -> str:
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _records(runs: Path, trials: Sequence[Outcome]) -> dict[str, dict[str, Any]]:
+    """Of the study's runs, by their ids."""
+    wanted = {trial.run_id.rpartition("/")[2] for trial in trials}
+    paths = [path for path in sorted(runs.rglob("*.json")) if path.stem in wanted]
+    read = [json.loads(path.read_text()) for path in paths]
+    return {record["run_id"]: record for record in read}
+
+
+def _verdicts(claims: Sequence[Claim], studies: Mapping[str, Study]) -> str:
+    lines = []
+    for claim in claims:
+        study = studies.get(claim.study or "")
+        verdict = claim.verdict(studies)
+        lines.append([claim.claim, f"**{verdict}**", study.summary if study else ""])
+    return grid(["claim", "verdict", "in short"], lines)
+
+
+def _how(trials: Sequence[Outcome], records: Mapping[str, Mapping[str, Any]]) -> str:
+    runs = {trial.run_id for trial in trials}
+    diverged = {trial.run_id for trial in trials if trial.status == DIVERGED}
+    hours = sum(float(record["wall_s"]) for record in records.values()) / 3600
+    environments = [record["environment"] for record in records.values()]
+    versions = sorted({environment["versions"]["torch"] for environment in environments})
+    threads = sorted({record["config"]["hardware"]["threads"] for record in records.values()})
+    return (
+        f"{len(runs)} runs, {hours:.1f} hours of them in all, on CPUs with torch "
+        f"{', '.join(versions)} and {' or '.join(map(str, threads))} thread each; {len(diverged)} "
+        "diverged, which counts as a result. Every run is a launch of the suite at `scale=mini`; "
+        "its record has its configuration."
+    )
+
+
+def _data_table(trials: Sequence[Outcome], records: Mapping[str, Mapping[str, Any]]) -> str:
+    lines = []
+    for data in dict.fromkeys(trial.data for trial in trials):
+        own = [
+            records[trial.run_id]
+            for trial in trials
+            if trial.data == data and trial.study in (HEADLINE, RATES) and trial.run_id in records
+        ]
+        if not own:
+            continue
+        plan = own[0]["plan"]
+        minutes = fmean(float(record["wall_s"]) for record in own) / 60
+        lines.append(
+            [
+                data,
+                str(own[0]["config"]["task"]["name"]),
+                f"{own[0]['parameters']:,}",
+                f"{plan['steps']:,} × {plan['global_batch']:,} {plan['unit']}s",
+                f"{plan['steps'] / plan['steps_per_epoch']:.2g}",
+                f"{minutes:.1f}",
+                str(len({t.run_id for t in trials if t.data == data})),
+            ]
+        )
+    head = ["data", "code of", "parameters", "steps × batch", "epochs", "minutes", "runs"]
+    return grid(head, lines)
+
+
+def _tuning(trials: Sequence[Outcome]) -> str:
+    lines = []
+    for (data, optimizer), tuned in tune(trials).items():
+        final = [
+            t.value
+            for t in trials
+            if (t.study, t.data, t.optimizer) == (HEADLINE, data, optimizer) and t.value is not None
+        ]
+        metric = next(trial.metric for trial in trials if trial.data == data)
+        decay = "" if tuned.weight_decay is None else f"{tuned.weight_decay:g}"
+        values = ", ".join(f"{value:.2f}" for value in final)
+        lines.append(
+            [
+                data,
+                OPTIMIZERS[optimizer],
+                f"{tuned.lr:g}",
+                decay,
+                str(tuned.trials),
+                f"{metric} {values}" if values else "not run",
+            ]
+        )
+    head = ["data", "optimizer", "learning rate", "weight decay", "trials", "result of each seed"]
+    return grid(head, lines)
+
+
+def _claim(claim: Claim, study: Study, remarks: Remarks) -> list[str]:
+    found = FINDINGS.get(study.study)
+    rule = cleandoc(found.__doc__ or "") if found else OTHER_RULES[study.study]
+    return [
+        f"## {claim.claim}",
+        f"{claim.where}. **{study.verdict[0].upper()}{study.verdict[1:]}.**",
+        " ".join(rule.split()),
+        study.summary,
+        grid(*numbers_grid(study.numbers)),
+        " ".join(remarks.studies.get(study.study, "").split()),
+    ]
