@@ -1,11 +1,13 @@
-"""`python -m scripts.study [--plan] [--keep] [--jobs 2] [--data cifar10,…]`: the paper's claims on
-small data.
+"""`python -m scripts.study [--plan] [--keep] [--jobs 2] [--data cifar10,…] [key=value …]`.
+
+The paper's claims on small data.
 
 Tunes every optimizer on every data set, then runs what the claims ask for (configs/study.yaml), one
 run on each core, and writes what came out: results/studies/*.json, results/STUDY.md, the report. A
 second call goes on where the first one ended. The records that come with the suite do not count as
 done, so that everything is repeated; with `--keep` they do. Data sets that are not there are left
-out; for those of configs/small_data say where they are in $DATA_ROOT.
+out; for those of configs/small_data say where they are in $DATA_ROOT. `key=value` words go to every
+run.
 
 Exit status: 0 all there · 1 some failed · 2 bad configuration or data · 75 stopped on request.
 """
@@ -44,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """From nothing to a verdict on each claim."""
     options = parse(sys.argv[1:] if arguments is None else arguments)
     try:
-        plan = read_plan()
+        plan = read_plan(options.overrides)
         left_out = without_data(plan, options.data)
         board = Board(plan, keep=options.keep, left_out=left_out)
         for name, why in left_out.items():
@@ -80,7 +82,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--keep", action="store_true", help="recorded runs count as done")
     parser.add_argument("--jobs", type=int, help="runs at a time; default: one for each core")
     parser.add_argument("--data", type=lambda text: text.split(","), help="only these data sets")
-    options = parser.parse_args(arguments)
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    options = parser.parse_intermixed_args(arguments)
+    for word in options.overrides:
+        if "=" not in word or word.split("=")[0] in ("experiment", "seed", "small_data"):
+            parser.error(f"{word!r}: write key=value; configs/study.yaml has experiments and seeds")
     if options.jobs is not None and options.jobs < 1:
         parser.error(f"--jobs must be at least 1, not {options.jobs}")
     return options
@@ -288,8 +294,9 @@ class Progress:
         self._expected += self.hours.get(job.prepared.run_id, mean)
         left = (sum(self.hours.values()) - self._expected) * self._took / self._expected
         if self._ended < count:
-            minutes = max(1, round(left / self._at_once / 60))
-            print(f"{self._ended} of {count} runs, about {minutes} minutes left", flush=True)
+            minutes = left / self._at_once / 60
+            when = f"about {minutes:.0f} minutes" if minutes >= 1.5 else "a minute"
+            print(f"{self._ended} of {count} runs, {when} left", flush=True)
 
 
 def describe(board: Board, at_once: int) -> str:

@@ -6,7 +6,7 @@ then its weight decay where the paper tunes that. All other runs start from what
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,7 @@ class StudyPlan:
     rows: dict[tuple[str, str], RowOptions]  # by data set and optimizer
     studies: dict[str, StudyOptions]
     points: dict[str, list[PointOptions]]
+    words: tuple[str, ...]  # for every run
 
     def rates(self, data: str, optimizer: str) -> Iterator[Trial]:
         """The sweep over learning rates."""
@@ -147,12 +148,13 @@ class StudyPlan:
         tuning = study in (RATES, DECAY)
         all_words = [
             f"experiment={self.rows[data, optimizer].experiment}",
-            "scale=mini",
+            *([] if any(word.startswith("scale=") for word in self.words) else ["scale=mini"]),
             f"small_data={self.data[data].small_data}",
             *(["evaluation.final=false"] if tuning else []),  # the test set stays unseen
             *words,
             *(word_of(f"optimizer.{key}", value) for key, value in values.items()),
             f"seed={seed}",
+            *self.words,
         ]
         if batch != 1.0:
             size = compose(all_words)["batch"]["global_size"]
@@ -163,7 +165,7 @@ class StudyPlan:
         return Trial(study, data, optimizer, series, at, seed, tuple(all_words))
 
 
-def read_plan(path: Path = FILE) -> StudyPlan:
+def read_plan(words: Sequence[str] = (), path: Path = FILE) -> StudyPlan:
     """The study's file; ConfigProblem has everything that is wrong with it."""
     problems: list[str] = []
     file = read_dataclass(StudyFile, yaml.safe_load(path.read_text()), "", problems)
@@ -204,7 +206,7 @@ def read_plan(path: Path = FILE) -> StudyPlan:
         ]
     if problems:
         raise ConfigProblem([f"{path.name}: {problem}" for problem in problems])
-    return StudyPlan(file.seeds, file.decays, data, rows, studies, points)
+    return StudyPlan(file.seeds, file.decays, data, rows, studies, points, tuple(words))
 
 
 def _digits(value: float) -> float:

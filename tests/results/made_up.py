@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from results.claims import read_studies
 from results.records import read_runs
 from results.report import Report, build
 from results.schema import read_paper
+from results.trials import Outcome
 
 SMALL = {"imagenet": "cifar10", "librispeech": "spoken-commands (synthetic)", "wmt14": "bible"}
 LARGE = {"imagenet": "imagenet", "librispeech": "librispeech", "wmt14": "wmt14"}
@@ -125,3 +127,23 @@ def full_report(folder: Path) -> Report:
     write_study(folder / "studies", "headline", verdict="undecided", curves=[], numbers={})
     studies = read_studies(folder / "studies")
     return build(read_runs(folder / "runs"), current, studies)
+
+
+def outcome(**changes: Any) -> Outcome:
+    """A trial of NovoGrad that went well."""
+    made = Outcome(
+        study="lr_robustness",
+        data="one",
+        optimizer="novograd",
+        series="",
+        at=1.0,
+        seed=0,
+        lr=1.0,
+        weight_decay=0.001,
+        metric="val/top1",
+        higher_is_better=True,
+        status="finished",
+        value=50.0,
+        run_id="imagenet/novograd_100ep-0-s0",
+    )
+    return replace(made, **changes)

@@ -1,0 +1,162 @@
+"""The study's verdicts follow from its trials, by the rules that are written down."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from results.claims import FAILS, HOLDS, STUDY_NAMES, UNDECIDED, read_study
+from results.findings import FINDINGS, write_findings
+from results.trials import DIVERGED, HEADLINE, RATES, Outcome, to_csv
+from tests.results.made_up import outcome
+
+
+def judge(study: str, outcomes: list[Outcome], tmp_path: Path) -> dict[str, Any]:
+    """The finding, which must be readable as a study."""
+    found = FINDINGS[study](outcomes, lambda _: {"curves": {"train/loss": {"value": [1.0, 2.0]}}})
+    assert found is not None
+    path = tmp_path / f"{study}.json"
+    path.write_text(json.dumps(found))
+    read_study(path)
+    return found
+
+
+def points(
+    study: str,
+    of: Mapping[str, Mapping[float, float | None]],
+    data: str = "one",
+    series: str = "",
+) -> list[Outcome]:
+    """Results along the axis, by optimizer."""
+    return [
+        outcome(
+            study=study,
+            data=data,
+            optimizer=name,
+            at=at,
+            lr=at or 1.0,
+            series=series,
+            value=value,
+            status="finished" if value is not None else DIVERGED,
+        )
+        for name, values in of.items()
+        for at, value in values.items()
+    ]
+
+
+def test_all_studies_are_known_and_need_results():
+    assert set(FINDINGS) == set(STUDY_NAMES) - {"memory"}
+    for find in FINDINGS.values():
+        assert find([], lambda _: {}) is None
+        assert "Holds if" in " ".join((find.__doc__ or "").split())
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict"),
+    [((50.0, 50.1), HOLDS), ((60.0, 49.9), HOLDS), ((40.0, 50.0), UNDECIDED), ((40, 40), FAILS)],
+)
+def test_on_par(ours: tuple[float, float], verdict: str, tmp_path: Path):
+    outcomes = [
+        outcome(study=HEADLINE, data=data, optimizer=name, seed=seed, value=value)
+        for data, own in zip(("one", "other"), ours, strict=True)
+        for name, value in (("sgd", 50.0), ("adamw", 45.0), ("novograd", own))
+        for seed in range(3)
+    ]
+    found = judge(HEADLINE, outcomes, tmp_path)
+    assert found["verdict"] == verdict
+    assert f"one {ours[0]:.2f} against 50.00 of SGD" in found["summary"]
+
+
+SEVEN = (0.1, 0.215, 0.464, 1.0, 2.15, 4.64, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict"), [((6, 6), HOLDS), ((6, 1), UNDECIDED), ((1, 1), FAILS)]
+)
+def test_learning_rates(ours: tuple[int, int], verdict: str, tmp_path: Path):
+    """`ours` rates are good, of the others' three; a run that diverged is a gap in the curve."""
+
+    def curve(good: int) -> dict[float, float | None]:
+        return {x: 50.0 if i < good else 20.0 if i < 6 else None for i, x in enumerate(SEVEN)}
+
+    outcomes = [
+        one
+        for data, own in zip(("one", "other"), ours, strict=True)
+        for one in points(RATES, {"sgd": curve(3), "novograd": curve(own)}, data)
+    ]
+    found = judge(RATES, outcomes, tmp_path)
+    assert found["verdict"] == verdict
+    assert found["curves"][0]["lines"][0]["y"][-1] is None
+    assert set(found["numbers"]["one, decades"]) == {"SGD", "NovoGrad"}
+
+
+def test_initialisation(tmp_path: Path):
+    sgd = {0.25: 40.0, 1.0: 50.0, 4.0: None}
+    found = judge(
+        "initialisation",
+        points("initialisation", {"sgd": sgd, "novograd": {0.25: 49.0, 1.0: 50.0, 4.0: 51.0}}),
+        tmp_path,
+    )
+    assert found["verdict"] == HOLDS
+    assert found["numbers"]["one, % lost"] == {"SGD": 100.0, "NovoGrad": pytest.approx(2.0)}
+    worse = points("initialisation", {"sgd": {0.25: 50, 1.0: 50, 4.0: 50}, "novograd": sgd})
+    assert judge("initialisation", worse, tmp_path)["verdict"] == FAILS
+
+
+def test_warmup(tmp_path: Path):
+    fine = points("warmup", {"adam": {0.0: 30.0, 5.0: 50.0}, "novograd": {0.0: 50.0, 5.0: 50.2}})
+    above = points("warmup", {"novograd": {0.0: 10.0, 5.0: 50.0}}, series="3 × the rate")
+    found = judge("warmup", fine + above, tmp_path)
+    assert found["verdict"] == HOLDS  # at the best rate; above it is shown
+    assert found["numbers"]["one, % gained"]["Adam"] == pytest.approx(40.0)
+    assert found["numbers"]["one, 3 × the rate, % gained"] == {"NovoGrad": pytest.approx(80.0)}
+    needs = points("warmup", {"novograd": {0.0: 40.0, 5.0: 50.0}}, data="other")
+    assert judge("warmup", fine + needs, tmp_path)["verdict"] == UNDECIDED
+    noise = [
+        outcome(study=HEADLINE, data="other", optimizer="novograd", seed=i, value=value)
+        for i, value in enumerate((40.0, 45.0, 50.0))
+    ]
+    assert judge("warmup", fine + needs + noise, tmp_path)["verdict"] == HOLDS
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict"), [(48.0, HOLDS), (40.0, UNDECIDED), (30.0, FAILS), (None, FAILS)]
+)
+def test_large_batches(ours: float | None, verdict: str, tmp_path: Path):
+    of: dict[str, dict[float, float | None]] = {
+        "sgd": {1.0: 50.0, 8.0: 40.0, 32.0: 35.0},
+        "novograd": {1.0: 50.0, 8.0: 49.0, 32.0: ours},
+    }
+    found = judge("large_batch", points("large_batch", of), tmp_path)
+    assert found["verdict"] == verdict
+    warm = points("large_batch", {"novograd": {32.0: 50.0}}, series="with warm-up")
+    assert judge("large_batch", points("large_batch", of) + warm, tmp_path)["verdict"] == HOLDS
+
+
+def test_longer_training(tmp_path: Path):
+    of = {"sgd": {1.0: 50.0, 2.0: 55.0, 3.0: 40.0}, "novograd": {1.0: 50.0, 2.0: 55.0, 3.0: 54.0}}
+    found = judge("longer_training", points("longer_training", of), tmp_path)
+    assert found["verdict"] == HOLDS
+    validation, training = found["curves"]
+    assert validation["lines"][1]["y"] == [50.0, 55.0, 54.0]
+    assert training["lines"][1]["y"] == [1.5, 1.5, 1.5]
+    of["novograd"][3.0] = 49.0
+    assert judge("longer_training", points("longer_training", of), tmp_path)["verdict"] == FAILS
+
+
+@pytest.mark.parametrize(("short", "verdict"), [(50.0, HOLDS), (45.0, FAILS)])
+def test_beta2(short: float, verdict: str, tmp_path: Path):
+    outcomes = points("beta2", {"novograd": {0.0: 40.0, 0.25: short, 0.98: 50.0}})
+    assert judge("beta2", outcomes, tmp_path)["verdict"] == verdict
+
+
+def test_files_are_written_for_what_was_run(tmp_path: Path):
+    trials = tmp_path / "trials.csv"
+    trials.write_text(to_csv(points("beta2", {"novograd": {0.0: 1.0, 0.25: 2.0, 0.98: 2.0}})))
+    write_findings(trials, tmp_path / "runs", tmp_path)
+    assert [path.name for path in tmp_path.glob("*.json")] == ["beta2.json"]
+    assert read_study(tmp_path / "beta2.json").verdict == HOLDS
