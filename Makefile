@@ -90,6 +90,10 @@ REPRODUCE = $(if $(SCALE),scale=$(SCALE)) $(if $(TABLES),--tables $(TABLES)) \
 sweep: setup ## a grid of runs on all GPUs or cores (SWEEP=imagenet_lr SCALE= ARGS=)
 	@$(RUN) -m scripts.sweep sweep=$(SWEEP) $(if $(SCALE),scale=$(SCALE)) $(ARGS)
 
+.PHONY: study
+study: setup ## the paper's claims on small data: every run of results/STUDY.md, some hours (ARGS=--plan)
+	@$(RUN) -m scripts.study $(ARGS)
+
 .PHONY: report
 report: setup ## the paper's numbers beside ours: results/REPORT.md, results/report.html, README
 	@$(RUN) -m scripts.report

@@ -23,8 +23,8 @@ from results.render import columns
 from results.schema import headline_rows
 from scripts.fleet import PREEMPTED, Job, run_jobs
 from scripts.report import render
-from scripts.reproduce import is_done, make_job, record_of, side_by_side
-from scripts.supervise import ROOT
+from scripts.reproduce import make_job, side_by_side
+from scripts.supervise import ROOT, is_done, record_of
 from tasks.base import DataProblem
 from tasks.catalog import TASKS
 

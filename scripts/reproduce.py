@@ -23,8 +23,7 @@ from results.render import text_table
 from results.schema import Row, read_paper, rows_of
 from scripts.fleet import PREEMPTED, Job, run_jobs
 from scripts.launch import default_scale, options_of, prepare
-from scripts.supervise import Prepared, read_status
-from scripts.train import record_path
+from scripts.supervise import Prepared, is_done
 from tasks.base import DataProblem
 from tasks.catalog import TASKS
 
@@ -54,6 +53,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         key=lambda job: -job.prepared.plan.units,  # the longest first: they end together
     )
     at_once = options.jobs or side_by_side(jobs[0].prepared, len(to_do), words)
+    cluster = jobs[0].prepared.config.cluster
+    if cluster.kind == "slurm" and to_do:
+        from scripts.cluster import submit
+
+        made = submit([job.prepared for job in to_do], cluster)
+        print(f"{len(made)} runs submitted; the same command, when they are done, shows the tables")
+        return 0
     names = ", ".join(f"Table {number}" for number in sorted(tables))
     print(
         f"{names} at scale {scale}: {len(jobs)} runs, {len(jobs) - len(to_do)} done, "
@@ -141,17 +147,6 @@ def make_job(experiment: str, seed: int, words: list[str]) -> Job:
     outputs = Path(prepared.config.paths.outputs)
     log = outputs / "reproduce" / f"{prepared.run_id.replace('/', '-')}.log"
     return Job(prepared, arguments, log)
-
-
-def record_of(prepared: Prepared) -> Path:
-    """Where a finished run's record is."""
-    return record_path(prepared.config, prepared.run_id)
-
-
-def is_done(prepared: Prepared) -> bool:
-    """Whether a run was finished here: the records that come with the suite are not the user's."""
-    finished = read_status(prepared.folder).get("status") == "finished"
-    return finished and record_of(prepared).exists()
 
 
 def side_by_side(prepared: Prepared, runs: int, words: list[str]) -> int:

@@ -34,9 +34,9 @@ from scripts.fleet import PREEMPTED, Job, run_jobs
 from scripts.launch import prepare
 from scripts.memory import measure_all
 from scripts.report import main as report
-from scripts.reproduce import is_done, record_of, side_by_side
+from scripts.reproduce import side_by_side
 from scripts.study_plan import StudyPlan, read_plan
-from scripts.supervise import Prepared, read_status
+from scripts.supervise import Prepared, is_done, read_status, record_of
 from tasks.base import DataProblem
 
 LOGS = Path("outputs/study")
@@ -52,6 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name, why in left_out.items():
             print(f"{name} is left out: {why}")
         first = board.expected()[0].prepared
+        if first.config.cluster.kind != "local":
+            raise ConfigProblem(
+                ["cluster: the study chooses runs by what came of others: run here"]
+            )
         at_once = options.jobs or side_by_side(first, len(plan.rows), [])
         print(describe(board, at_once), flush=True)
         if options.plan:

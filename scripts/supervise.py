@@ -138,6 +138,17 @@ def read_status(folder: Path) -> dict[str, Any]:
     return found
 
 
+def record_of(prepared: Prepared) -> Path:
+    """Where a finished run's record is."""
+    return record_path(prepared.config, prepared.run_id)
+
+
+def is_done(prepared: Prepared) -> bool:
+    """Whether a run was finished here: the records that come with the suite are not the user's."""
+    finished = read_status(prepared.folder).get("status") == "finished"
+    return finished and record_of(prepared).exists()
+
+
 def _supervise(prepared: Prepared, meeting: Meeting, requests: Requests) -> dict[str, Any]:
     """Until the run has a status that it can end with."""
     try:

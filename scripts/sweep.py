@@ -2,7 +2,7 @@
 
 Runs the points of a sweep (configs/sweep/*.yaml), each as a launcher of its own in a slot of its
 own: 8 × 1, 4 × 2, 2 × 4 or 1 × 8 GPUs, or a core each on a CPU. The global batch stays what it is.
-Finished and diverged runs are results, so a second call runs only what is missing.
+Runs that finished or diverged here are results, so a second call runs only what is missing.
 
 Words of its own: `gpus_per_run=2`, `jobs=3` (slots at most), `plan_only=true`, `metric=`, `along=`,
 `group_by=a,b`, and `search=random` or `search=optuna` with `trials=20`. All others go to every run;
@@ -34,8 +34,7 @@ from scripts.grid import Options, Point, Range, Sweep, grid_points, read_sweep
 from scripts.launch import default_scale, prepare
 from scripts.search import OptunaSearch, random_points
 from scripts.slots import find_slots, threads_of
-from scripts.supervise import Prepared, read_status
-from scripts.train import record_path
+from scripts.supervise import Prepared, is_done, read_status, record_of
 from tasks.base import DataProblem
 
 PROBLEMS_SHOWN = 10
@@ -157,9 +156,8 @@ class Board:
     def outcome(self, entry: Entry) -> tuple[str, dict[str, Any]]:
         """One of "finished", with its record, "diverged", "failed" and "missing"."""
         job, prepared = entry.job, entry.job.prepared
-        path = record_path(prepared.config, prepared.run_id)
-        if path.exists():
-            record = read_record(path)
+        if is_done(prepared):
+            record = read_record(record_of(prepared))
             return ("finished", record) if self.metric in record["final"] else ("failed", {})
         if job.exit_status == DIVERGED or read_status(prepared.folder).get("status") == "diverged":
             return "diverged", {}

@@ -1,4 +1,4 @@
-"""Fleets of fake launchers: orders for them, and what they saw. Compositions that are shared."""
+"""Fleets of fake launchers: orders for them, and what they saw."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import hydra
 import pytest
 
 from scripts import fleet
@@ -18,20 +17,6 @@ from scripts.train import record_path
 from tests.scripts import fake_launcher
 
 STEPS = 5
-_composed: dict[tuple[str, ...], Any] = {}
-
-
-def compose_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same choices give the same configuration: Hydra is asked once for all tests."""
-    real = hydra.compose
-
-    def compose(name: str, overrides: list[str]) -> Any:
-        key = tuple(sorted(overrides))
-        if key not in _composed:
-            _composed[key] = real(name, overrides)
-        return _composed[key]
-
-    monkeypatch.setattr(hydra, "compose", compose)
 
 
 def record_of(job: Job) -> dict[str, Any]:

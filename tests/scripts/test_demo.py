@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from scripts import demo
-from scripts.reproduce import is_done, record_of
+from scripts.supervise import is_done, record_of
 from scripts.train import write_status
 
 

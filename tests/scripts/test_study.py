@@ -14,8 +14,8 @@ import yaml
 from results.trials import DECAY, HEADLINE, RATES, read_trials
 from scripts import study
 from scripts.fleet import Job
-from scripts.reproduce import record_of
 from scripts.study_plan import read_plan
+from scripts.supervise import record_of
 from scripts.train import write_status
 
 PLAN = {

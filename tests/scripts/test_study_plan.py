@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from engine.config import ConfigProblem
-from results.trials import HEADLINE, Tuned
+from results.findings import TRIALS
+from results.trials import HEADLINE, Tuned, read_trials, tune
 from scripts.launch import compose
 from scripts.study_plan import FILE, StudyPlan, read_plan
 
@@ -102,3 +103,19 @@ def test_a_wrong_file_is_refused(change: dict[str, object], message: str, tmp_pa
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(raw | change))
     with pytest.raises(ConfigProblem, match=message):
         read_plan(path=tmp_path / "study.yaml")
+
+
+def test_the_mini_rows_have_what_tuning_found(plan: StudyPlan):
+    """So the demo and the report's column of small data show tuned optimizers."""
+    tuned = tune(read_trials(TRIALS))
+    for (data, optimizer), row in plan.rows.items():
+        if plan.data[data].small_data != "own" or (data, optimizer) not in tuned:
+            continue
+        found = tuned[data, optimizer]
+        raw = compose([f"experiment={row.experiment}", "scale=mini"])["optimizer"]
+        assert (data, optimizer, raw["lr"], raw.get("weight_decay")) == (
+            data,
+            optimizer,
+            found.lr,
+            found.weight_decay,
+        )

@@ -26,16 +26,11 @@ from scripts.launch import CONFIGS, compose, multirun_values, options_of, prepar
 from scripts.search import random_points
 from tasks.base import DataProblem
 from tasks.catalog import TASKS, task_class
-from tests.scripts.sweeping import STEPS, began, compose_once, give_orders
+from tests.scripts.sweeping import STEPS, began, give_orders
 
 SWEEPS = options_of("sweep")
 NOVOGRAD = "experiment=imagenet/novograd_100ep"
 SEVEN = [0.1, 0.215443, 0.464159, 1.0, 2.15443, 4.64159, 10.0]
-
-
-@pytest.fixture(autouse=True)
-def _compose_once(monkeypatch):
-    compose_once(monkeypatch)
 
 
 @pytest.fixture(scope="module")
