@@ -131,8 +131,13 @@ def read_studies(folder: Path = STUDIES) -> dict[str, Study]:
 
 def read_study(path: Path) -> Study:
     """One result; ClaimProblem says what is wrong with it."""
+    return parse_study(path.read_text(), path)
+
+
+def parse_study(text: str, path: Path) -> Study:
+    """What stands, or is to stand, in a file."""
     try:
-        raw = json.loads(path.read_text())
+        raw = json.loads(text)
     except ValueError as problem:
         raise ClaimProblem(f"{path}: not JSON: {problem}") from problem
     keys = ("study", "verdict", "summary", "numbers", "curves", "records")

@@ -13,9 +13,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from engine.record import read_record, write_atomically
 from results.claims import FAILS, HOLDS, STUDIES, UNDECIDED
-from results.ledger import RUNS
 from results.names import OPTIMIZERS
 from results.quality import SLACK, WITHIN, lost, no_worse, quality, quality_name, sign, width
 from results.study_json import Study, chart_of, line_of, study_of
@@ -295,21 +293,22 @@ FINDINGS: dict[str, Callable[[Sequence[Outcome], Reader], Study | None]] = {
 }
 
 
-def write_findings(trials: Path = TRIALS, runs: Path = RUNS, folder: Path = STUDIES) -> None:
-    """`studies/*.json`, from the table of trials and the records."""
-    files = {path.stem: path for path in runs.rglob("*.json")}
+def all_findings(folder: Path) -> dict[str, str]:
+    """The texts of `studies/*.json` by name, from the table of trials and the records."""
+    outcomes = read_trials(folder / "studies" / TRIALS.name)
+    files = {path.stem: path for path in (folder / "runs").rglob("*.json")} if outcomes else {}
 
     def read(run_id: str) -> Mapping[str, Any]:
-        name = run_id.rpartition("/")[2]
-        return read_record(files[name]) if name in files else {}
+        path = files.get(run_id.rpartition("/")[2])
+        found: Mapping[str, Any] = json.loads(path.read_text()) if path else {}
+        return found
 
-    outcomes = read_trials(trials)
-    for name, find in FINDINGS.items():
-        study = find(outcomes, read)
-        if study is None:
-            continue
-        text = json.dumps(study, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        write_atomically(folder / f"{name}.json", text.encode(), durable=False)
+    studies = {name: find(outcomes, read) for name, find in FINDINGS.items()}
+    return {
+        name: json.dumps(study, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        for name, study in studies.items()
+        if study is not None
+    }
 
 
 def _of(outcomes: Iterable[Outcome], study: str) -> list[Outcome]:

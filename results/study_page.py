@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from results.claims import Claim, ClaimProblem, Study, read_claims, read_studies
+from results.claims import Claim, ClaimProblem, Study, read_claims
 from results.findings import FINDINGS
 from results.markdown import grid, numbers_grid
 from results.names import OPTIMIZERS
@@ -36,10 +36,9 @@ class Remarks:
     limits: list[str] = field(default_factory=list)
 
 
-def render_study(results: Path) -> str:
+def render_study(results: Path, studies: Mapping[str, Study]) -> str:
     """The page, from the files below a folder; short where nothing was run."""
     trials = read_trials(results / "studies" / "trials.csv")
-    studies = read_studies(results / "studies")
     remarks = read_remarks(results / "studies" / "remarks.yaml")
     head = [
         "# The paper's claims on small data",

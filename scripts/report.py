@@ -1,8 +1,9 @@
 """`python -m scripts.report [--check]`: what the paper claims, what was run, how they compare.
 
 Writes `results/REPORT.md`, `results/report.html`, `results/STUDY.md` and the table in README.md
-from the records in `results/runs/`, the studies in `results/studies/` and the paper's numbers. The
-same files give the same bytes. `--check` writes nothing and names what is stale.
+from the records in `results/runs/`, the trials in `results/studies/` and the paper's numbers, and
+what the study found into `results/studies/*.json`. The same files give the same bytes. `--check`
+writes nothing and names what is stale.
 
 Exit status: 0 written, or up to date · 1 stale · 2 a file that can't be used.
 """
@@ -18,7 +19,8 @@ from pathlib import Path
 from engine.config import NOT_SCIENCE, ConfigProblem, read_config
 from engine.provenance import fingerprint
 from engine.record import write_atomically
-from results.claims import read_studies
+from results.claims import parse_study, read_studies
+from results.findings import all_findings
 from results.markdown import render_readme, render_report, replace_block
 from results.page import render_page
 from results.records import Run, read_runs
@@ -30,7 +32,7 @@ from scripts.supervise import ROOT
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
-    """From records to four files."""
+    """From records to pages."""
     parser = argparse.ArgumentParser(
         prog="python -m scripts.report", description="Writes the report from the records of runs."
     )
@@ -60,15 +62,18 @@ def render(root: Path) -> dict[Path, str]:
     """The files that there should be, and their texts."""
     results, readme = root / "results", root / "README.md"
     runs = read_runs(results / "runs")
-    report = build(runs, current_fingerprints(runs), read_studies(results / "studies"), results)
+    folder = results / "studies"
+    found = {folder / f"{name}.json": text for name, text in all_findings(results).items()}
+    studies = read_studies(folder) | {p.stem: parse_study(text, p) for p, text in found.items()}
+    report = build(runs, current_fingerprints(runs), studies, results)
     try:
         with_table = replace_block(readme.read_text(), render_readme(report))
     except ValueError as problem:
         raise ValueError(f"{readme}: {problem}") from problem
-    return {
+    return found | {
         results / "REPORT.md": render_report(report),
         results / "report.html": render_page(report),
-        results / "STUDY.md": render_study(results),
+        results / "STUDY.md": render_study(results, studies),
         readme: with_table,
     }
 

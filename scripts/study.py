@@ -25,7 +25,7 @@ from typing import Any
 from engine.config import ConfigProblem
 from engine.record import read_record, write_atomically
 from results.claims import STUDIES
-from results.findings import TRIALS, write_findings
+from results.findings import TRIALS
 from results.ledger import RUNS, read_records
 from results.trials import DIVERGED, FINISHED, Outcome, Trial, Tuned, read_trials, to_csv, tune
 from scripts.estimate import Estimator, makespan
@@ -66,7 +66,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if finished and not board.failed:
         measure_all(STUDIES / "memory.json")
-    write_findings()
     if report([]) != 0:
         return 2
     if not finished:

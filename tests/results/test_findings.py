@@ -9,19 +9,17 @@ from typing import Any
 
 import pytest
 
-from results.claims import FAILS, HOLDS, STUDY_NAMES, UNDECIDED, read_study
-from results.findings import FINDINGS, write_findings
+from results.claims import FAILS, HOLDS, STUDY_NAMES, UNDECIDED, parse_study
+from results.findings import FINDINGS, all_findings
 from results.trials import DIVERGED, HEADLINE, RATES, Outcome, to_csv
 from tests.results.made_up import outcome
 
 
-def judge(study: str, outcomes: list[Outcome], tmp_path: Path) -> dict[str, Any]:
+def judge(study: str, outcomes: list[Outcome]) -> dict[str, Any]:
     """The finding, which must be readable as a study."""
     found = FINDINGS[study](outcomes, lambda _: {"curves": {"train/loss": {"value": [1.0, 2.0]}}})
     assert found is not None
-    path = tmp_path / f"{study}.json"
-    path.write_text(json.dumps(found))
-    read_study(path)
+    parse_study(json.dumps(found), Path(f"{study}.json"))
     return found
 
 
@@ -59,14 +57,14 @@ def test_all_studies_are_known_and_need_results():
     ("ours", "verdict"),
     [((50.0, 50.1), HOLDS), ((60.0, 49.9), HOLDS), ((40.0, 50.0), UNDECIDED), ((40, 40), FAILS)],
 )
-def test_on_par(ours: tuple[float, float], verdict: str, tmp_path: Path):
+def test_on_par(ours: tuple[float, float], verdict: str):
     outcomes = [
         outcome(study=HEADLINE, data=data, optimizer=name, seed=seed, value=value)
         for data, own in zip(("one", "other"), ours, strict=True)
         for name, value in (("sgd", 50.0), ("adamw", 45.0), ("novograd", own))
         for seed in range(3)
     ]
-    found = judge(HEADLINE, outcomes, tmp_path)
+    found = judge(HEADLINE, outcomes)
     assert found["verdict"] == verdict
     assert f"one {ours[0]:.2f} against 50.00 of SGD" in found["summary"]
 
@@ -77,7 +75,7 @@ SEVEN = (0.1, 0.215, 0.464, 1.0, 2.15, 4.64, 10.0)
 @pytest.mark.parametrize(
     ("ours", "verdict"), [((6, 6), HOLDS), ((6, 1), UNDECIDED), ((1, 1), FAILS)]
 )
-def test_learning_rates(ours: tuple[int, int], verdict: str, tmp_path: Path):
+def test_learning_rates(ours: tuple[int, int], verdict: str):
     """`ours` rates are good, of the others' three; a run that diverged is a gap in the curve."""
 
     def curve(good: int) -> dict[float, float | None]:
@@ -88,75 +86,75 @@ def test_learning_rates(ours: tuple[int, int], verdict: str, tmp_path: Path):
         for data, own in zip(("one", "other"), ours, strict=True)
         for one in points(RATES, {"sgd": curve(3), "novograd": curve(own)}, data)
     ]
-    found = judge(RATES, outcomes, tmp_path)
+    found = judge(RATES, outcomes)
     assert found["verdict"] == verdict
     assert found["curves"][0]["lines"][0]["y"][-1] is None
     assert set(found["numbers"]["one, decades"]) == {"SGD", "NovoGrad"}
 
 
-def test_initialisation(tmp_path: Path):
+def test_initialisation():
     sgd = {0.25: 40.0, 1.0: 50.0, 4.0: None}
     found = judge(
         "initialisation",
         points("initialisation", {"sgd": sgd, "novograd": {0.25: 49.0, 1.0: 50.0, 4.0: 51.0}}),
-        tmp_path,
     )
     assert found["verdict"] == HOLDS
     assert found["numbers"]["one, % lost"] == {"SGD": 100.0, "NovoGrad": pytest.approx(2.0)}
     worse = points("initialisation", {"sgd": {0.25: 50, 1.0: 50, 4.0: 50}, "novograd": sgd})
-    assert judge("initialisation", worse, tmp_path)["verdict"] == FAILS
+    assert judge("initialisation", worse)["verdict"] == FAILS
 
 
-def test_warmup(tmp_path: Path):
+def test_warmup():
     fine = points("warmup", {"adam": {0.0: 30.0, 5.0: 50.0}, "novograd": {0.0: 50.0, 5.0: 50.2}})
     above = points("warmup", {"novograd": {0.0: 10.0, 5.0: 50.0}}, series="3 × the rate")
-    found = judge("warmup", fine + above, tmp_path)
+    found = judge("warmup", fine + above)
     assert found["verdict"] == HOLDS  # at the best rate; above it is shown
     assert found["numbers"]["one, % gained"]["Adam"] == pytest.approx(40.0)
     assert found["numbers"]["one, 3 × the rate, % gained"] == {"NovoGrad": pytest.approx(80.0)}
     needs = points("warmup", {"novograd": {0.0: 40.0, 5.0: 50.0}}, data="other")
-    assert judge("warmup", fine + needs, tmp_path)["verdict"] == UNDECIDED
+    assert judge("warmup", fine + needs)["verdict"] == UNDECIDED
     noise = [
         outcome(study=HEADLINE, data="other", optimizer="novograd", seed=i, value=value)
         for i, value in enumerate((40.0, 45.0, 50.0))
     ]
-    assert judge("warmup", fine + needs + noise, tmp_path)["verdict"] == HOLDS
+    assert judge("warmup", fine + needs + noise)["verdict"] == HOLDS
 
 
 @pytest.mark.parametrize(
     ("ours", "verdict"), [(48.0, HOLDS), (40.0, UNDECIDED), (30.0, FAILS), (None, FAILS)]
 )
-def test_large_batches(ours: float | None, verdict: str, tmp_path: Path):
+def test_large_batches(ours: float | None, verdict: str):
     of: dict[str, dict[float, float | None]] = {
         "sgd": {1.0: 50.0, 8.0: 40.0, 32.0: 35.0},
         "novograd": {1.0: 50.0, 8.0: 49.0, 32.0: ours},
     }
-    found = judge("large_batch", points("large_batch", of), tmp_path)
+    found = judge("large_batch", points("large_batch", of))
     assert found["verdict"] == verdict
     warm = points("large_batch", {"novograd": {32.0: 50.0}}, series="with warm-up")
-    assert judge("large_batch", points("large_batch", of) + warm, tmp_path)["verdict"] == HOLDS
+    assert judge("large_batch", points("large_batch", of) + warm)["verdict"] == HOLDS
 
 
-def test_longer_training(tmp_path: Path):
+def test_longer_training():
     of = {"sgd": {1.0: 50.0, 2.0: 55.0, 3.0: 40.0}, "novograd": {1.0: 50.0, 2.0: 55.0, 3.0: 54.0}}
-    found = judge("longer_training", points("longer_training", of), tmp_path)
+    found = judge("longer_training", points("longer_training", of))
     assert found["verdict"] == HOLDS
     validation, training = found["curves"]
     assert validation["lines"][1]["y"] == [50.0, 55.0, 54.0]
     assert training["lines"][1]["y"] == [1.5, 1.5, 1.5]
     of["novograd"][3.0] = 49.0
-    assert judge("longer_training", points("longer_training", of), tmp_path)["verdict"] == FAILS
+    assert judge("longer_training", points("longer_training", of))["verdict"] == FAILS
 
 
 @pytest.mark.parametrize(("short", "verdict"), [(50.0, HOLDS), (45.0, FAILS)])
-def test_beta2(short: float, verdict: str, tmp_path: Path):
+def test_beta2(short: float, verdict: str):
     outcomes = points("beta2", {"novograd": {0.0: 40.0, 0.25: short, 0.98: 50.0}})
-    assert judge("beta2", outcomes, tmp_path)["verdict"] == verdict
+    assert judge("beta2", outcomes)["verdict"] == verdict
 
 
-def test_files_are_written_for_what_was_run(tmp_path: Path):
-    trials = tmp_path / "trials.csv"
+def test_texts_of_what_was_run(tmp_path: Path):
+    assert all_findings(tmp_path) == {}
+    trials = tmp_path / "studies" / "trials.csv"
+    trials.parent.mkdir()
     trials.write_text(to_csv(points("beta2", {"novograd": {0.0: 1.0, 0.25: 2.0, 0.98: 2.0}})))
-    write_findings(trials, tmp_path / "runs", tmp_path)
-    assert [path.name for path in tmp_path.glob("*.json")] == ["beta2.json"]
-    assert read_study(tmp_path / "beta2.json").verdict == HOLDS
+    ((name, text),) = all_findings(tmp_path).items()
+    assert parse_study(text, Path(f"{name}.json")).verdict == HOLDS

@@ -1,4 +1,4 @@
-"""`python -m scripts.report`: three files, stale or not, and only runs of current recipes."""
+"""`python -m scripts.report`: its files, stale or not, and only runs of current recipes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from results.page import SPACE
 from scripts import launch, report
 from tests.results.made_up import record, write_study
 
-WRITTEN = ("results/REPORT.md", "results/report.html", "README.md")
+WRITTEN = ("results/REPORT.md", "results/report.html", "results/STUDY.md", "README.md")
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_only_runs_of_the_recipe_as_it_is_now(root):
     add(root, "imagenet/sgd_100ep", 11.11, changed)
     add(root, "imagenet/sgd_100ep", 61.00, mini, scale="mini")
     assert report.main([], root) == 0
-    for name in WRITTEN:
+    for name in set(WRITTEN) - {"results/STUDY.md"}:
         text = (root / name).read_text().replace(SPACE, " ")
         assert "76.50 / 95.00 (n=1)" in text
         assert "61.00 / 95.00 (n=1)" in text

@@ -92,7 +92,6 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tupl
     monkeypatch.setattr(study, "read_plan", lambda words: read_plan(words, file))
     monkeypatch.setattr(study, "TRIALS", tmp_path / "trials.csv")
     monkeypatch.setattr(study, "measure_all", lambda path: None)
-    monkeypatch.setattr(study, "write_findings", lambda: None)
     monkeypatch.setattr(study, "report", lambda words: 0)
     monkeypatch.setattr(study, "read_records", lambda folders: [])
     monkeypatch.setenv("DATA_ROOT", str(tmp_path / "nothing here"))
