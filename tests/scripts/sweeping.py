@@ -20,10 +20,12 @@ STEPS = 5
 
 
 def record_of(job: Job) -> dict[str, Any]:
-    """What a record has besides metrics, as far as sweeps read it."""
-    plan, config = job.prepared.plan, asdict(job.prepared.config)
-    steps = {"steps": plan.steps, "global_batch": plan.global_batch}
-    return {"plan": steps, "config": config, "wall_s": 1.0}
+    """What a record has besides metrics, as far as sweeps and tables read it."""
+    prepared, config = job.prepared, asdict(job.prepared.config)
+    steps = {"steps": prepared.plan.steps, "global_batch": prepared.plan.global_batch}
+    names = {key: config[key] for key in ("experiment", "scale", "seed")}
+    names |= {"run_id": prepared.run_id, "fingerprint": prepared.fingerprint}
+    return names | {"plan": steps, "config": config, "wall_s": 1.0, "meters": {}}
 
 
 def give_orders(

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.lock import hold_run_folder
-from scripts import reproduce
+from scripts import cluster, reproduce
+from tests.scripts.sweeping import give_orders
 
 ROOT = Path(__file__).parents[2]
 ROWS = ("novograd_32k_90ep_warmup", "novograd_8k_90ep", "novograd_32k_90ep")
@@ -27,39 +27,37 @@ def command(folder: Path, *words: str) -> list[str]:
     return [*base, *few, *paths, *words]
 
 
-def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(folder, *words), cwd=ROOT, capture_output=True, text=True, check=False
-    )
-
-
 def records(folder: Path) -> dict[str, Path]:
     return {path.parent.name: path for path in folder.glob("records/imagenet/*/*.json")}
 
 
-def test_failures_are_gone_past_and_a_second_call_runs_what_is_missing(tmp_path):
-    job = reproduce.make_job("imagenet/novograd_8k_90ep", 0, command(tmp_path)[6:])
-    job.prepared.folder.mkdir(parents=True)
-    with hold_run_folder(job.prepared.folder):
-        first = run(tmp_path)
-    assert first.returncode == 1
-    assert "Table 2 at scale smoke: 3 runs, 0 done, 3 to do" in first.stdout
-    assert "imagenet/novograd_8k_90ep: exit status 4; see" in first.stderr
-    assert "Traceback" not in first.stderr
+def test_failures_are_gone_past_and_a_second_call_runs_what_is_missing(
+    tmp_path, monkeypatch, capsys
+):
+    words = command(tmp_path)[3:]
+    jobs = [reproduce.make_job(f"imagenet/{row}", 0, words[3:]) for row in ROWS]
+    give_orders(monkeypatch, tmp_path, jobs, {"novograd_8k_90ep": {"do": "fail"}})
+    assert reproduce.main(words) == 1
+    first = capsys.readouterr()
+    assert "Table 2 at scale smoke: 3 runs, 0 done, 3 to do" in first.out
+    assert "imagenet/novograd_8k_90ep: exit status 1; see" in first.err
     assert set(records(tmp_path)) == set(ROWS) - {"novograd_8k_90ep"}
     before = {path: path.stat().st_mtime_ns for path in records(tmp_path).values()}
 
-    second = run(tmp_path)
-    assert second.returncode == 0, second.stderr
-    assert "3 runs, 2 done, 1 to do" in second.stdout
+    for state in tmp_path.glob("outputs/imagenet/novograd_8k_90ep-*/state"):
+        state.unlink()
+    give_orders(monkeypatch, tmp_path, jobs)
+    assert reproduce.main(words) == 0
+    second = capsys.readouterr().out
+    assert "3 runs, 2 done, 1 to do" in second
     assert set(records(tmp_path)) == set(ROWS)
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
-    (line,) = (x for x in second.stdout.splitlines() if "table2/novograd-32k-warmup" in x)
+    (line,) = (x for x in second.splitlines() if "table2/novograd-32k-warmup" in x)
     own = json.loads(records(tmp_path)["novograd_32k_90ep_warmup"].read_text())
     assert line.split()[1:] == ["75.99", "not", "run", f"{own['final']['val/top1']:.2f}"]
-    assert "table2/you-8k (cited)" in second.stdout
-    assert "for comparison, chance on digits: val/top1 10.00" in second.stdout
+    assert "table2/you-8k (cited)" in second
+    assert "for comparison, chance on digits: val/top1 10.00" in second
 
 
 def test_ctrl_c_stops_all_and_the_same_command_goes_on(tmp_path):
@@ -121,3 +119,11 @@ def test_which_experiments_belong_to_which_tables():
     assert len(everything) == len(set(everything)) == 7 + 5 + 2 + 5
     assert reproduce.chosen_tables("imagenet", None, "paper") == {1, 2, 3}
     assert reproduce.chosen_tables("imagenet", None, "mini") == {1}
+
+
+def test_whole_tables_are_submitted(tmp_path, monkeypatch, capsys):
+    sent = []
+    monkeypatch.setattr(cluster, "submit", lambda runs, _: sent.extend(runs) or ["1", "2", "3"])
+    assert reproduce.main([*command(tmp_path)[3:], "cluster=slurm"]) == 0
+    assert {run.config.experiment for run in sent} == {f"imagenet/{row}" for row in ROWS}
+    assert "3 runs submitted; the same command" in capsys.readouterr().out
