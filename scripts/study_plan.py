@@ -28,6 +28,7 @@ class RowOptions:
 
     experiment: str
     lr: float  # the middle of the rates that are tried
+    weight_decay: float | None = None  # where it is tuned: the middle of those
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,6 @@ class DataOptions:
 
     rows: dict[str, Any]
     small_data: str = "own"
-    tune_decay: bool = False
     rates: list[float] = field(default_factory=list)  # multiples of a row's `lr`
 
 
@@ -89,15 +89,17 @@ class StudyPlan:
     def rates(self, data: str, optimizer: str) -> Iterator[Trial]:
         """The sweep over learning rates."""
         for factor in self.data[data].rates:
-            lr = _digits(self.rows[data, optimizer].lr * factor)
-            yield self._trial(RATES, data, optimizer, lr, {"lr": lr})
+            row = self.rows[data, optimizer]
+            lr = _digits(row.lr * factor)
+            values = {} if row.weight_decay is None else {"weight_decay": row.weight_decay}
+            yield self._trial(RATES, data, optimizer, lr, {"lr": lr} | values)
 
     def decays(self, data: str, optimizer: str, tuned: Tuned) -> Iterator[Trial]:
         """Other weight decays at the best rate, where the paper tunes them too."""
-        if self.data[data].tune_decay:
-            own = compose(list(next(self.rates(data, optimizer)).words))["optimizer"]
+        own = self.rows[data, optimizer].weight_decay
+        if own is not None:
             for factor in self.factors:
-                decay = _digits(own["weight_decay"] * factor)
+                decay = _digits(own * factor)
                 values = {"lr": tuned.lr, "weight_decay": decay}
                 yield self._trial(DECAY, data, optimizer, decay, values)
 
