@@ -123,7 +123,12 @@ def test_which_experiments_belong_to_which_tables():
 
 def test_whole_tables_are_submitted(tmp_path, monkeypatch, capsys):
     sent = []
-    monkeypatch.setattr(cluster, "submit", lambda runs, _: sent.extend(runs) or ["1", "2", "3"])
+
+    def submit(runs, _):
+        sent.extend(runs)
+        return ["1", "2", "3"]
+
+    monkeypatch.setattr(cluster, "submit", submit)
     assert reproduce.main([*command(tmp_path)[3:], "cluster=slurm"]) == 0
     assert {run.config.experiment for run in sent} == {f"imagenet/{row}" for row in ROWS}
     assert "3 runs submitted; the same command" in capsys.readouterr().out

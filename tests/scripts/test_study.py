@@ -143,23 +143,16 @@ def test_a_second_call_goes_on_and_records_alone_do_not_count(world, tmp_path: P
 
 def test_what_diverged_is_a_result_and_what_failed_is_tried_again(world, tmp_path: Path, capsys):
     fleet = Fleet()
-    fleet.endings = {
-        "optimizer.lr=1.0 ": 5,
-        "sgd, optimizer.lr=0.01 optimizer.weight_decay=0.0001 ": 1,
-    }
+    failing = "sgd, optimizer.lr=0.01 optimizer.weight_decay=0.0001 seed=0"
+    fleet.endings = {"optimizer.lr=1.0 ": 5, failing: 1}
     status, fleet = world(fleet=fleet)
     assert status == 1
-    assert (
-        "sgd, optimizer.lr=0.01 optimizer.weight_decay=0.0001 seed=0: failed; see "
-        in capsys.readouterr().err
-    )
+    assert f"{failing}: failed; see " in capsys.readouterr().err
     (diverged,) = [one for one in read_trials(tmp_path / "trials.csv") if one.value is None]
     assert (diverged.status, diverged.lr) == ("diverged", 1.0)
     status, fleet = world()
     assert status == 0
-    assert [made["name"] for made in fleet.made] == [
-        "lr_robustness: digits, sgd, optimizer.lr=0.01 optimizer.weight_decay=0.0001 seed=0"
-    ]
+    assert [made["name"] for made in fleet.made] == [f"lr_robustness: digits, {failing}"]
 
 
 def test_a_plan_alone(world, capsys):
