@@ -105,7 +105,13 @@ def test_initialisation():
 
 
 def test_warmup():
-    fine = points("warmup", {"adam": {0.0: 30.0, 5.0: 50.0}, "novograd": {0.0: 50.0, 5.0: 50.2}})
+    fine = points(
+        "warmup",
+        {
+            "adam": {0.0: 30.0, 5.0: 20.0, 25.0: 50.0},
+            "novograd": {0.0: 50.0, 5.0: 50.2, 25.0: 40.0},
+        },
+    )
     above = points("warmup", {"novograd": {0.0: 10.0, 5.0: 50.0}}, series="3 × the rate")
     found = judge("warmup", fine + above)
     assert found["verdict"] == HOLDS  # at the best rate; above it is shown
