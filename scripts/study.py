@@ -138,27 +138,26 @@ class Board:
 
     def trials(self) -> Iterator[list[Trial]]:
         """Of each data set and optimizer, as far as what they follow from has come out."""
-        for data, optimizer in self.rows:
-            known = [*self.plan.rates(data, optimizer)]
-            if self._ended(known):
-                tuned = self._tune(known)
-                decays = [*self.plan.decays(data, optimizer, tuned)]
-                known += decays
-                if self._ended(decays):
-                    known += self.plan.others(data, optimizer, self._tune(known))
-            yield known
+        for row in self.rows:
+            yield [trial for stage, known in self._stages(*row) if known for trial in stage]
 
     def expected(self) -> list[Entry]:
         """All trials; those that are not known yet at the middle rates, which cost the same."""
-        found = []
-        for data, optimizer in self.rows:
-            middle = Tuned(self.plan.rows[data, optimizer].lr, None, 0)
-            found += [
-                *self.plan.rates(data, optimizer),
-                *self.plan.decays(data, optimizer, middle),
-                *self.plan.others(data, optimizer, middle),
-            ]
-        return [self.entry(trial) for trial in found]
+        stages = [stage for row in self.rows for stage, _ in self._stages(*row)]
+        return [self.entry(trial) for stage in stages for trial in stage]
+
+    def _stages(self, data: str, optimizer: str) -> Iterator[tuple[list[Trial], bool]]:
+        """Rates, decays, and what starts from the best of them; whether that is known yet."""
+        tuned = Tuned(self.plan.rows[data, optimizer].lr, None, 0)
+        rates = [*self.plan.rates(data, optimizer)]
+        yield rates, True
+        known = self._ended(rates)
+        tuned = self._tune(rates) if known else tuned
+        decays = [*self.plan.decays(data, optimizer, tuned)]
+        yield decays, known
+        known = known and self._ended(decays)
+        tuned = self._tune(rates + decays) if known else tuned
+        yield [*self.plan.others(data, optimizer, tuned)], known
 
     def entry(self, trial: Trial) -> Entry:
         """A trial, composed and checked once."""
