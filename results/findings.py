@@ -1,7 +1,7 @@
 """What the study's runs say of the paper's claims: numbers, curves and verdicts, by stated rules.
 
 Nothing here is decided by hand: the rules are in the docstrings of the functions, which STUDY.md
-shows.
+shows. One data set alone decides nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from results.study_json import Study, chart_of, line_of, study_of
 from results.trials import HEADLINE, RATES, Outcome, read_trials, tune
 
 OURS = "novograd"
+FEWEST = 2  # data sets: one alone decides nothing
 TRIALS = STUDIES / "trials.csv"
 Reader = Callable[[str], Mapping[str, Any]]  # the record of a run
 
@@ -51,6 +52,7 @@ def headline(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
     if not par:
         return None
     verdict = HOLDS if all(par) else FAILS if 2 * sum(par) < len(par) else UNDECIDED
+    verdict = verdict if len(par) >= FEWEST else UNDECIDED
     summary = f"On par or better on {sum(par)} of {len(par)} data sets: {'; '.join(texts)}."
     return study_of(HEADLINE, verdict, summary, numbers, [], own)
 
@@ -206,6 +208,7 @@ def large_batch(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
         return None
     fails = all(b and not s for b, s in zip(behind, small, strict=True))
     verdict = HOLDS if all(small) else FAILS if fails else UNDECIDED
+    verdict = verdict if len(small) >= FEWEST else UNDECIDED
     summary = (
         f"Within 5 % on {sum(small)} of {len(small)} data sets, the least lost on "
         f"{len(behind) - sum(behind)}. Lost at the largest batch: {'; '.join(texts)}."
@@ -371,6 +374,8 @@ def _noise(outcomes: Sequence[Outcome], data: str) -> float:
 
 
 def _all_or_none(good: Sequence[bool]) -> str:
+    if len(good) < FEWEST:
+        return UNDECIDED
     return HOLDS if all(good) else UNDECIDED if any(good) else FAILS
 
 

@@ -52,6 +52,7 @@ def render_study(results: Path, studies: Mapping[str, Study]) -> str:
     parts = [
         *head,
         "## What came out",
+        "Verdicts follow from the rules below; one data set alone decides nothing.",
         _verdicts(read_claims(), studies),
         "## How it was run",
         _how(trials, records),
