@@ -31,7 +31,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if not plain or torch.is_autocast_enabled("cpu") or max(weight.shape) < WIDE:
         return F.linear(x, weight, bias)
     out: Tensor = _Linear.apply(x.flatten(0, -2), weight, bias)  # type: ignore[no-untyped-call]
-    return out.view(*x.shape[:-1], -1)
+    return out if x.ndim == 2 else out.view(*x.shape[:-1], -1)  # no view where there need not be
 
 
 class _Linear(torch.autograd.Function):
