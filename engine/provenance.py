@@ -50,14 +50,16 @@ def fingerprint(config: Mapping[str, Any], leave_out: Sequence[str] = ()) -> str
 
 
 def _commit(root: Path) -> tuple[str | None, bool | None]:
-    """The commit, and whether anything but results (which runs write) differs from it.
+    """The commit, and whether anything but results and texts (the report's too) differs from it.
 
     (None, None) where there is no git or the root is not a checkout of its own.
     """
     with suppress(OSError, subprocess.SubprocessError, ValueError):
         prefix, commit = _git(root, "rev-parse", "--show-prefix", "HEAD").split("\n")[:2]
         if not prefix:
-            changed = _git(root, "status", "--porcelain", "--", ".", ":(exclude)results")
+            changed = _git(
+                root, "status", "--porcelain", "--", ".", ":(exclude)results", ":(exclude)*.md"
+            )
             return commit, bool(changed)
     return None, None
 

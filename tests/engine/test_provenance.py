@@ -109,6 +109,7 @@ class TestCommit:
         root, commit = checkout
         (root / "results" / "REPORT.md").write_text("2\n")
         (root / "results" / "new.json").write_text("{}\n")
+        (root / "README.md").write_text("the report's table\n")
         assert provenance._commit(root) == (commit, False)
 
     def test_another_repository_around_the_suite_is_not_ours(self, checkout):
