@@ -18,7 +18,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +57,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 ["cluster: the study chooses runs by what came of others: run here"]
             )
         at_once = options.jobs or side_by_side(first, len(plan.rows), [])
-        print(describe(board, at_once), flush=True)
+        progress = Progress(board, at_once)
+        print(describe(board, progress, at_once), flush=True)
         if options.plan:
             return 0
-        finished = run_all(board, at_once)
+        finished = run_all(board, progress, at_once)
     except (ConfigProblem, DataProblem) as problem:
         print(problem, file=sys.stderr)
         return 2
@@ -133,7 +134,7 @@ class Board:
         self.rows = [key for key in plan.rows if key[0] not in set(left_out)]
         self.before = read_trials(TRIALS)
         self.failed: dict[str, Job] = {}  # by run
-        self._outcomes: dict[str, Outcome] = {}  # by what tells trials apart
+        self._outcomes: dict[Trial, Outcome] = {}
         self._prepared: dict[tuple[str, ...], Prepared] = {}
 
     def trials(self) -> Iterator[list[Trial]]:
@@ -181,15 +182,14 @@ class Board:
     def outcome(self, entry: Entry) -> Outcome | None:
         """None as long as there is none."""
         prepared, trial = entry.prepared, entry.trial
-        key = repr(replace(trial, words=()))
-        if key not in self._outcomes:
+        if trial not in self._outcomes:
             record: dict[str, Any] | None = None
             if is_done(prepared) or (self.keep and record_of(prepared).exists()):
                 record = read_record(record_of(prepared))
             elif not self._diverged(prepared):
                 return None
-            self._outcomes[key] = _outcome(trial, prepared, record)
-        return self._outcomes[key]
+            self._outcomes[trial] = _outcome(trial, prepared, record)
+        return self._outcomes[trial]
 
     def _diverged(self, prepared: Prepared) -> bool:
         if read_status(prepared.folder).get("status") == "diverged":
@@ -198,17 +198,13 @@ class Board:
             one.run_id == prepared.run_id and one.status == DIVERGED for one in self.before
         )
 
-    def all_outcomes(self) -> list[Outcome]:
-        """Those of now, and earlier ones of what was not run now."""
-        earlier = {_key(one): one for one in self.before}
-        return list((earlier | {_key(one): one for one in self._outcomes.values()}).values())
-
     def save(self) -> None:
-        """All outcomes, in studies/trials.csv."""
+        """Outcomes of known trials, and earlier ones of what was not run now, in trials.csv."""
+        found = {_key(one): one for one in self.before}
         for trials in self.trials():
-            for trial in trials:
-                self.outcome(self.entry(trial))
-        write_atomically(TRIALS, to_csv(self.all_outcomes()).encode(), durable=False)
+            outcomes = [self.outcome(self.entry(trial)) for trial in trials]
+            found |= {_key(one): one for one in outcomes if one}
+        write_atomically(TRIALS, to_csv([*found.values()]).encode(), durable=False)
 
 
 def _outcome(trial: Trial, prepared: Prepared, record: dict[str, Any] | None) -> Outcome:
@@ -255,9 +251,8 @@ def jobs_of(board: Board, at_once: int) -> Iterator[Job | None]:
         yield job
 
 
-def run_all(board: Board, at_once: int) -> bool:
+def run_all(board: Board, progress: Progress, at_once: int) -> bool:
     """Tuning and what follows from it; False if asked to stop."""
-    progress = Progress(board, at_once)
 
     def ended(job: Job) -> None:
         if job.exit_status not in (0, DIVERGED_STATUS) and not job.told:
@@ -301,9 +296,8 @@ class Progress:
             print(f"{self._ended} of {count} runs, {when} left", flush=True)
 
 
-def describe(board: Board, at_once: int) -> str:
+def describe(board: Board, progress: Progress, at_once: int) -> str:
     """What will be run, and how long it will take."""
-    progress = Progress(board, at_once)
     sets = list(dict.fromkeys(data for data, _ in board.rows))
     lines = [f"data       {', '.join(sets)}"]
     hours = sorted(progress.hours.values(), reverse=True)
