@@ -51,8 +51,7 @@ def headline(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
         )
     if not par:
         return None
-    verdict = HOLDS if all(par) else FAILS if 2 * sum(par) < len(par) else UNDECIDED
-    verdict = verdict if len(par) >= FEWEST else UNDECIDED
+    verdict = _decide(par, fails=2 * sum(par) < len(par))
     summary = f"On par or better on {sum(par)} of {len(par)} data sets: {'; '.join(texts)}."
     return study_of(HEADLINE, verdict, summary, numbers, [], own)
 
@@ -79,10 +78,7 @@ def rates(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
             if found is not None:
                 widths[name] = found
                 best = tune(_where(own, data, name))[data, name].lr
-                xs = sorted(points)
-                lines.append(
-                    line_of(OPTIMIZERS[name], [x / best for x in xs], [points[x] for x in xs])
-                )
+                lines.append(line_of(name, {x / best: y for x, y in points.items()}))
         if not lines:
             continue
         charts.append(
@@ -116,13 +112,11 @@ def initialisation(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
             if 1.0 not in points or len(points) < 3:
                 continue
             losses[name] = max(lost(metric, points[1.0], points[x]) for x in points)
-            lines.append(
-                line_of(OPTIMIZERS[name], sorted(points), [points[x] for x in sorted(points)])
-            )
+            lines.append(line_of(name, points))
         if OURS not in losses or len(losses) < 2:
             continue
         charts.append(chart_of(data, "gain of the initial weights", metric, lines, log_x=True))
-        numbers[f"{data}, % lost"] = {OPTIMIZERS[n]: 100 * v for n, v in losses.items()}
+        numbers[f"{data}, % lost"] = _in_percent(losses)
         good.append(losses[OURS] <= max(SLACK, min(losses.values())))
         texts.append(f"{data}: {_percents(losses)}")
     if not good:
@@ -150,13 +144,12 @@ def warmup(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
                 if 0.0 in points and len(points) > 1:
                     parts = [lost(metric, points[x], points[0.0]) for x in points if x]
                     gains[name] = max(parts)
-                    xs = sorted(points)
-                    lines.append(line_of(OPTIMIZERS[name], xs, [points[x] for x in xs]))
+                    lines.append(line_of(name, points))
             if OURS not in gains:
                 continue
             where = f"{data}{f', {series}' if series else ''}"
             charts.append(chart_of(where, "warm-up, % of the run", metric, lines))
-            numbers[f"{where}, % gained"] = {OPTIMIZERS[n]: 100 * v for n, v in gains.items()}
+            numbers[f"{where}, % gained"] = _in_percent(gains)
             texts.append(f"{where}: {_percents(gains)}")
             if not series:
                 noise = _noise(outcomes, data)
@@ -194,21 +187,18 @@ def large_batch(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
                     points[x] = y
             first, last = min(points), max(points)
             losses[name] = lost(metric, points[first], points[last])
-            lines.append(
-                line_of(OPTIMIZERS[name], sorted(points), [points[x] for x in sorted(points)])
-            )
+            lines.append(line_of(name, points))
         if OURS not in losses or len(losses) < 2:
             continue
         charts.append(chart_of(data, "batch / the smallest", metric, lines, log_x=True))
-        numbers[f"{data}, % lost"] = {OPTIMIZERS[n]: 100 * v for n, v in losses.items()}
+        numbers[f"{data}, % lost"] = _in_percent(losses)
         small.append(losses[OURS] <= WITHIN)
         behind.append(losses[OURS] > min(losses.values()))
         texts.append(f"{data}: {_percents(losses)}")
     if not small:
         return None
     fails = all(b and not s for b, s in zip(behind, small, strict=True))
-    verdict = HOLDS if all(small) else FAILS if fails else UNDECIDED
-    verdict = verdict if len(small) >= FEWEST else UNDECIDED
+    verdict = _decide(small, fails=fails)
     summary = (
         f"Within 5 % on {sum(small)} of {len(small)} data sets, the least lost on "
         f"{len(behind) - sum(behind)}. Lost at the largest batch: {'; '.join(texts)}."
@@ -233,13 +223,12 @@ def longer_training(outcomes: Sequence[Outcome], read: Reader) -> Study | None:
             if len(points) < 3:
                 continue
             xs = sorted(points)
-            lines.append(line_of(OPTIMIZERS[name], xs, [points[x] for x in xs]))
+            lines.append(line_of(name, points))
             runs = {o.at: o for o in _where(own, data, name)}
             values = {f"{OPTIMIZERS[name]} × {x:g}": points[x] for x in xs}
             key = f"{data}, {quality_name(metric)}"
             numbers.setdefault(key, {}).update({k: v for k, v in values.items() if v is not None})
-            ends = [_train_loss(read, runs[x]) for x in xs]
-            losses.append(line_of(OPTIMIZERS[name], xs, ends))
+            losses.append(line_of(name, {x: _train_loss(read, runs[x]) for x in xs}))
             if name == OURS:
                 good.append(lost(metric, points[xs[0]], points[xs[-1]]) <= SLACK)
                 spelled = ", ".join(f"{v:.2f}" for v in values.values() if v is not None)
@@ -373,14 +362,23 @@ def _noise(outcomes: Sequence[Outcome], data: str) -> float:
     return stdev(values) / fmean(values) if len(values) > 1 else 0.0
 
 
-def _all_or_none(good: Sequence[bool]) -> str:
+def _decide(good: Sequence[bool], *, fails: bool) -> str:
+    """By whether the claim is good on each data set."""
     if len(good) < FEWEST:
         return UNDECIDED
-    return HOLDS if all(good) else UNDECIDED if any(good) else FAILS
+    return HOLDS if all(good) else FAILS if fails else UNDECIDED
+
+
+def _all_or_none(good: Sequence[bool]) -> str:
+    return _decide(good, fails=not any(good))
+
+
+def _in_percent(parts: Mapping[str, float]) -> dict[str, float]:
+    return {OPTIMIZERS[name]: 100 * part for name, part in parts.items()}
 
 
 def _percents(parts: Mapping[str, float]) -> str:
-    return ", ".join(f"{OPTIMIZERS[name]} {100 * part:.1f} %" for name, part in parts.items())
+    return ", ".join(f"{name} {value:.1f} %" for name, value in _in_percent(parts).items())
 
 
 def _train_loss(read: Reader, outcome: Outcome) -> float | None:

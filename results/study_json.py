@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from results.names import OPTIMIZERS
 from results.quality import quality_name
 from results.trials import Outcome
 
 Study = dict[str, Any]
 
 
-def line_of(label: str, x: Sequence[float], y: Sequence[float | None]) -> dict[str, Any]:
-    """A line of a chart; None where there is no number."""
-    return {"label": label, "x": [float(f"{v:.6g}") for v in x], "y": list(y)}
+def line_of(optimizer: str, points: Mapping[float, float | None]) -> dict[str, Any]:
+    """An optimizer's line in a chart; None where there is no number."""
+    places = sorted(points)
+    return {
+        "label": OPTIMIZERS[optimizer],
+        "x": [float(f"{x:.6g}") for x in places],
+        "y": [points[x] for x in places],
+    }
 
 
 def chart_of(
