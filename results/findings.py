@@ -17,7 +17,7 @@ from results.claims import FAILS, HOLDS, STUDIES, UNDECIDED
 from results.names import OPTIMIZERS
 from results.quality import SLACK, WITHIN, lost, no_worse, quality, quality_name, sign, width
 from results.study_json import Study, chart_of, line_of, study_of
-from results.trials import HEADLINE, RATES, Outcome, read_trials, tune
+from results.trials import DIVERGED, HEADLINE, RATES, Outcome, read_trials, tune
 
 OURS = "novograd"
 FEWEST = 2  # data sets: one alone decides nothing
@@ -38,15 +38,16 @@ def headline(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
     for data in _data(own):
         found = _seeds(own, data)
         metric = _metric(own, data)
-        if OURS not in found or len(found) < 2:
+        others = {name: values for name, values in found.items() if name != OURS}
+        if not _where(own, data, OURS) or not others:
             continue
         numbers[f"{data}, {quality_name(metric)}"] = _with_spread(found)
-        others = {name: values for name, values in found.items() if name != OURS}
         best = max(others, key=lambda name: sign(metric) * fmean(others[name]))
-        is_par = no_worse(metric, found[OURS], others[best])
+        is_par = OURS in found and no_worse(metric, found[OURS], others[best])
         par.append(is_par)
+        ours = f"{fmean(found[OURS]):.2f}" if OURS in found else DIVERGED
         texts.append(
-            f"{data} {fmean(found[OURS]):.2f} against {fmean(others[best]):.2f} of "
+            f"{data} {ours} against {fmean(others[best]):.2f} of "
             f"{OPTIMIZERS[best]}{'' if is_par else ' (behind)'}"
         )
     if not par:

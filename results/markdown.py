@@ -139,17 +139,21 @@ def duration(seconds: float) -> str:
 def numbers_grid(
     numbers: Mapping[str, float | Mapping[str, float]],
 ) -> tuple[list[str], list[list[str]]]:
-    """Head and lines of a table of numbers that may have names in two levels."""
+    """Head and lines of a table of numbers, to four digits, with names in one or two levels."""
     columns = list(
         dict.fromkeys(name for v in numbers.values() if isinstance(v, Mapping) for name in v)
     )
     lines = []
     for name, value in numbers.items():
         if isinstance(value, Mapping):
-            lines.append([name, *(number(value[c]) if c in value else "" for c in columns)])
+            lines.append([name, *(_digits(value[c]) if c in value else "" for c in columns)])
         else:
-            lines.append([name, number(value), *[""] * (len(columns) - 1)])
+            lines.append([name, _digits(value), *[""] * (len(columns) - 1)])
     return ["", *(columns or ["value"])], lines
+
+
+def _digits(value: float) -> str:
+    return number(float(f"{value:.4g}"))
 
 
 def grid(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:

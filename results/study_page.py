@@ -7,7 +7,7 @@ curves, in words.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import cleandoc
 from pathlib import Path
@@ -20,7 +20,7 @@ from results.claims import Claim, ClaimProblem, Study, read_claims
 from results.findings import FINDINGS
 from results.markdown import grid, numbers_grid
 from results.names import OPTIMIZERS
-from results.trials import DIVERGED, HEADLINE, RATES, Outcome, read_trials, tune
+from results.trials import DECAY, DIVERGED, HEADLINE, RATES, Outcome, read_trials, tune
 
 OTHER_RULES = {
     "memory": "Holds if NovoGrad's state is half of Adam's and its peak lower, for all four models."
@@ -60,7 +60,7 @@ def render_study(results: Path, studies: Mapping[str, Study]) -> str:
         "## What tuning found",
         "The best of each optimizer's own trials by the metric on validation data, all with the "
         "first seed. Everything below starts from these.",
-        _tuning(trials),
+        _tuning(trials, records),
     ]
     for claim in read_claims():
         study = studies.get(claim.study or "")
@@ -144,29 +144,57 @@ def _data_table(trials: Sequence[Outcome], records: Mapping[str, Mapping[str, An
     return grid(head, lines)
 
 
-def _tuning(trials: Sequence[Outcome]) -> str:
+def _tuning(trials: Sequence[Outcome], records: Mapping[str, Mapping[str, Any]]) -> str:
     lines = []
     for (data, optimizer), tuned in tune(trials).items():
-        final = [
-            t.value
-            for t in trials
-            if (t.study, t.data, t.optimizer) == (HEADLINE, data, optimizer) and t.value is not None
+        own = [trial for trial in trials if (trial.data, trial.optimizer) == (data, optimizer)]
+        tried = [trial for trial in own if trial.study in (RATES, DECAY)]
+        final = [trial for trial in own if trial.study == HEADLINE and trial.value is not None]
+        on_test = [
+            value
+            for trial in final
+            if (value := _on_test(records.get(trial.run_id, {}), trial.metric)) is not None
         ]
-        metric = next(trial.metric for trial in trials if trial.data == data)
-        decay = "" if tuned.weight_decay is None else f"{tuned.weight_decay:g}"
-        values = ", ".join(f"{value:.2f}" for value in final)
         lines.append(
             [
                 data,
                 OPTIMIZERS[optimizer],
-                f"{tuned.lr:g}",
-                decay,
+                _among(tuned.lr, {trial.lr for trial in tried}),
+                _among(tuned.weight_decay, {trial.weight_decay for trial in tried}),
                 str(tuned.trials),
-                f"{metric} {values}" if values else "not run",
+                own[0].metric,
+                ", ".join(f"{trial.value:.2f}" for trial in final) or "not run",
+                ", ".join(f"{value:.2f}" for value in on_test),
             ]
         )
-    head = ["data", "optimizer", "learning rate", "weight decay", "trials", "result of each seed"]
+    head = [
+        "data",
+        "optimizer",
+        "learning rate",
+        "weight decay",
+        "trials",
+        "metric",
+        "of each seed",
+        "on test data",
+    ]
     return grid(head, lines)
+
+
+def _among(value: float | None, tried: Iterable[float | None]) -> str:
+    """A value, and whether a better one may lie beyond those that were tried."""
+    known = sorted(one for one in tried if one is not None)
+    if value is None:
+        return ""
+    edge = {known[0]: " (lowest tried)", known[-1]: " (highest tried)"} if len(known) > 1 else {}
+    return f"{value:g}{edge.get(value, '')}"
+
+
+def _on_test(record: Mapping[str, Any], metric: str) -> float | None:
+    """The metric on the split that tuning does not see; none where the data has no such split."""
+    split, _, name = metric.partition("/")
+    test = {"valid": "test", "dev-clean": "test-clean"}.get(split)
+    found = record.get("final", {}).get(f"{test}/{name}")
+    return None if found is None else float(found)
 
 
 def _claim(claim: Claim, study: Study, remarks: Remarks) -> list[str]:

@@ -75,6 +75,18 @@ def test_on_par(ours: tuple[float, float], verdict: str):
     assert f"one {ours[0]:.2f} against 50.00 of SGD" in found["summary"]
 
 
+def test_a_seed_of_ours_that_diverged_is_behind():
+    outcomes = [
+        outcome(study=HEADLINE, optimizer=name, seed=seed, value=50.0)
+        for name in ("sgd", "novograd")
+        for seed in range(3)
+    ]
+    outcomes[-1] = replace(outcomes[-1], status=DIVERGED, value=None)
+    found = judge(HEADLINE, outcomes)
+    assert found["verdict"] == FAILS
+    assert "one diverged against 50.00 of SGD (behind)" in found["summary"]
+
+
 SEVEN = (0.1, 0.215, 0.464, 1.0, 2.15, 4.64, 10.0)
 
 

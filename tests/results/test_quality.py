@@ -25,6 +25,7 @@ def test_qualities():
         ("valid/ppl", 100.0, 110.0, 0.1),
         ("valid/ppl", 100.0, None, 1.0),
         ("val/top1", None, 50.0, 0.0),
+        ("dev/wer", -3.0, -3.0, 1.0),
     ],
 )
 def test_lost(metric: str, better: float | None, other: float | None, part: float):
@@ -43,6 +44,7 @@ def test_width_ends_where_nothing_was_measured_and_beside_what_diverged():
     assert width({0.1: 99.0, 1.0: 100.0, 10.0: None}, "val/top1") == pytest.approx(1.0)
     assert width({1.0: 100.0, 10.0: None}, "val/top1") == 0.0
     assert width({1.0: None, 10.0: None}, "val/top1") is None
+    assert width({1.0: -2.0, 10.0: -2.0}, "dev/wer") == 0.0  # more errors than words
 
 
 def test_a_good_rate_beyond_a_bad_one_does_not_count():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,7 @@ def test_tuning_verdicts_and_rules(results: Path):
         "about: Why.\nstudies: {headline: Seen in the curves.}\nlimits: [Small.]\n"
     )
     page = render(results)
-    assert "| one | NovoGrad | 1 | 0.001 | 3 | val/top1 50.00, 51.00, 52.00 |" in page
+    assert "| one | NovoGrad | 1 | 0.001 | 3 | val/top1 | 50.00, 51.00, 52.00 |  |" in page
     assert "2 runs, " in page
     assert "12,345" in page
     assert "On par or better on 1 of 1 data sets" in page
@@ -62,6 +63,24 @@ def test_tuning_verdicts_and_rules(results: Path):
     assert "Seen in the curves." in page
     assert page.endswith("## Limits\n\n- Small.\n")
     assert "| **not run** |  |" in page  # claims without results
+
+
+def test_the_edge_of_what_was_tried_and_the_test_split(results: Path):
+    run = "wikitext103/novograd-mini-s0"
+    made = {"data": "words", "optimizer": "novograd", "metric": "valid/ppl", "run_id": run}
+    outcomes = [outcome(**made, lr=rate, at=rate, value=rate) for rate in (0.1, 1.0)]
+    outcomes = [replace(one, higher_is_better=False) for one in outcomes]
+    outcomes.append(outcome(**made, study="headline", value=30.0))
+    one = record("wikitext103/novograd", {"valid/ppl": 30.0, "test/ppl": 31.5}, scale="mini")
+    one |= {"run_id": run, "parameters": 1}
+    one["plan"] |= {"steps": 9, "steps_per_epoch": 3, "global_batch": 64, "unit": "token"}
+    one["config"] |= {"hardware": {"threads": 1}, "task": {"name": "wikitext103"}}
+    path = results / "runs" / f"{run}.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(one))
+    (results / "studies" / "trials.csv").write_text(to_csv(outcomes))
+    row = "| words | NovoGrad | 0.1 (lowest tried) | 0.001 | 2 | valid/ppl | 30.00 | 31.50 |"
+    assert row in render(results)
 
 
 def test_remarks_that_cannot_be_read(tmp_path: Path):
