@@ -10,9 +10,7 @@ Exit status: 0 all there · 1 some failed · 2 bad configuration or data · 75 s
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
-from statistics import fmean
 from typing import Any
 
 from engine.config import ConfigProblem
@@ -21,6 +19,7 @@ from results.ledger import RUNS, read_records
 from results.names import OPTIMIZERS
 from results.render import columns
 from results.schema import headline_rows
+from scripts.estimate import Progress
 from scripts.fleet import PREEMPTED, Job, run_jobs
 from scripts.report import render
 from scripts.reproduce import make_job, side_by_side
@@ -45,12 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for job in jobs:
         if is_done(job.prepared):
             job.exit_status = 0
-    progress = Progress(jobs)
-    to_do = sorted((j for j in jobs if j.exit_status is None), key=progress.cost_of, reverse=True)
+    to_do = [job for job in jobs if job.exit_status is None]
     at_once = side_by_side(jobs[0].prepared, len(to_do), words)
+    progress = Progress([job.prepared for job in to_do], at_once, read_records([RUNS]))
+    to_do.sort(key=lambda job: progress.expected(job.prepared), reverse=True)
     print(
         f"{len(jobs)} runs of {len(TASKS)} tasks, {len(jobs) - len(to_do)} done, {len(to_do)} to "
-        f"do, {at_once} at a time",
+        f"do, {at_once} at a time{f', {progress.beforehand()}' if to_do else ''}",
         flush=True,
     )
     if at_once > 1 and not any(w.startswith("hardware.threads=") for w in words):
@@ -68,43 +68,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for job in failed:
         print(f"{job.name}: {job.ending}; see {job.log}", file=sys.stderr)
     return 1 if failed else 0
-
-
-class Progress:
-    """How long all will take: by the seconds of recorded runs, and the time of those done now."""
-
-    def __init__(self, jobs: Sequence[Job]) -> None:
-        records = {r["run_id"]: float(r["wall_s"]) for r in read_records([RUNS])}
-        usual = fmean(records.values()) if records else 1.0
-        self._costs = {
-            id(job): records.get(job.prepared.run_id, usual)
-            for job in jobs
-            if job.exit_status is None
-        }
-        self._jobs = jobs
-        self._began = time.monotonic()
-
-    def cost_of(self, job: Job) -> float:
-        return self._costs[id(job)]
-
-    def say(self, job: Job) -> None:
-        """A line after each run."""
-        own = [j for j in self._jobs if id(j) in self._costs]
-        ended = sum(j.exit_status is not None for j in own)
-        if ended == len(own):
-            return
-        done = sum(self.cost_of(j) * _share(j) for j in own)
-        whole = sum(self._costs.values())
-        left = (time.monotonic() - self._began) * (whole / max(done, 1e-9) - 1)
-        minutes = "less than a minute" if left < 60 else f"about {left / 60:.0f} minutes"
-        print(f"{ended} of {len(own)} runs done, {minutes} left", flush=True)
-
-
-def _share(job: Job) -> float:
-    """Of a run's steps that are done."""
-    if job.exit_status is not None:
-        return 1.0
-    return float(job.last_row().get("step", 0)) / job.prepared.plan.steps if job.started else 0.0
 
 
 def table(jobs: Sequence[Job]) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import heapq
 import json
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from statistics import median
 from typing import Any
 
+from scripts.fleet import Job
 from scripts.plan import count_cost
 from scripts.supervise import Prepared
 
@@ -60,3 +62,40 @@ def makespan(hours: Sequence[float], slots: int) -> float:
     for one in hours:
         heapq.heapreplace(busy, busy[0] + one)
     return max(busy)
+
+
+class Progress:
+    """How long is left: by what was expected, and how far off that was for the runs that ended."""
+
+    def __init__(
+        self, to_do: Iterable[Prepared], at_once: int, records: Iterable[dict[str, Any]]
+    ) -> None:
+        estimator = Estimator(records)
+        self.hours = {one.run_id: estimator.hours(one) for one in to_do}
+        self._source, self._at_once = estimator.source, at_once
+        self._took, self._expected, self._ended = 0.0, 0.0, 0
+
+    def beforehand(self) -> str:
+        """All of it, before the first run is started."""
+        whole = makespan(sorted(self.hours.values(), reverse=True), self._at_once)
+        return f"about {_time(3600 * whole)}, {self._source}"
+
+    def expected(self, prepared: Prepared) -> float:
+        """Hours of a run; of one that was not foreseen, as many as of the others."""
+        return self.hours.get(prepared.run_id, sum(self.hours.values()) / len(self.hours))
+
+    def say(self, job: Job) -> None:
+        """A line after each run."""
+        self._ended += 1
+        self._took += time.monotonic() - job.started
+        self._expected += self.expected(job.prepared)
+        if self._ended < len(self.hours):
+            left = (sum(self.hours.values()) - self._expected) * self._took / self._expected
+            when = _time(left / self._at_once)
+            print(f"{self._ended} of {len(self.hours)} runs, about {when} left", flush=True)
+
+
+def _time(seconds: float) -> str:
+    if seconds >= 5400:
+        return f"{seconds / 3600:.1f} hours"
+    return f"{seconds / 60:.0f} minutes" if seconds >= 90 else "a minute"

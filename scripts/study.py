@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ from results.claims import STUDIES
 from results.findings import TRIALS
 from results.ledger import RUNS, read_records
 from results.trials import DIVERGED, FINISHED, Outcome, Trial, Tuned, read_trials, to_csv, tune
-from scripts.estimate import Estimator, makespan
+from scripts.estimate import Progress
 from scripts.fleet import DIVERGED as DIVERGED_STATUS
 from scripts.fleet import PREEMPTED, Job, run_jobs
 from scripts.launch import prepare
@@ -57,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 ["cluster: the study chooses runs by what came of others: run here"]
             )
         at_once = options.jobs or side_by_side(first, len(plan.rows), [])
-        progress = Progress(board, at_once)
+        progress = Progress(board.to_do(), at_once, read_records([RUNS]))
         print(describe(board, progress, at_once), flush=True)
         if options.plan:
             return 0
@@ -146,6 +145,11 @@ class Board:
         """All trials; those that are not known yet at the middle rates, which cost the same."""
         stages = [stage for row in self.rows for stage, _ in self._stages(*row)]
         return [self.entry(trial) for stage in stages for trial in stage]
+
+    def to_do(self) -> list[Prepared]:
+        """The expected runs, each once, without those that are done."""
+        runs = {entry.prepared.run_id: entry for entry in self.expected()}
+        return [entry.prepared for entry in runs.values() if self.outcome(entry) is None]
 
     def _stages(self, data: str, optimizer: str) -> Iterator[tuple[list[Trial], bool]]:
         """Rates, decays, and what starts from the best of them; whether that is known yet."""
@@ -272,41 +276,17 @@ def make_job(entry: Entry, at_once: int) -> Job:
     return Job(entry.prepared, words, LOGS / f"{run_id.replace('/', '-')}.log", label)
 
 
-class Progress:
-    """How many runs there are to be made, and how long that will take."""
-
-    def __init__(self, board: Board, at_once: int) -> None:
-        runs = {entry.prepared.run_id: entry for entry in board.expected()}
-        todo = [entry.prepared for entry in runs.values() if board.outcome(entry) is None]
-        self.estimator = Estimator(read_records([RUNS]))
-        self.hours = {one.run_id: self.estimator.hours(one) for one in todo}
-        self._at_once = at_once
-        self._took, self._expected, self._ended = 0.0, 0.0, 0
-
-    def say(self, job: Job) -> None:
-        """A line after each run: what the next ones take, by how long these ones took."""
-        count, mean = len(self.hours), sum(self.hours.values()) / max(1, len(self.hours))
-        self._ended += 1
-        self._took += time.monotonic() - job.started
-        self._expected += self.hours.get(job.prepared.run_id, mean)
-        left = (sum(self.hours.values()) - self._expected) * self._took / self._expected
-        if self._ended < count:
-            minutes = left / self._at_once / 60
-            when = f"about {minutes:.0f} minutes" if minutes >= 1.5 else "a minute"
-            print(f"{self._ended} of {count} runs, {when} left", flush=True)
-
-
 def describe(board: Board, progress: Progress, at_once: int) -> str:
     """What will be run, and how long it will take."""
     sets = list(dict.fromkeys(data for data, _ in board.rows))
     lines = [f"data       {', '.join(sets)}"]
-    hours = sorted(progress.hours.values(), reverse=True)
-    if not hours:
+    count = len(progress.hours)
+    if not count:
         return "\n".join([*lines, "runs       all done"])
     lines += [
-        f"runs       {len(hours)} to do, {at_once} at a time, about "
-        f"{60 * sum(hours) / len(hours):.1f} minutes each",
-        f"time       about {makespan(hours, at_once):.1f} hours, {progress.estimator.source}",
+        f"runs       {count} to do, {at_once} at a time, about "
+        f"{60 * sum(progress.hours.values()) / count:.1f} minutes each",
+        f"time       {progress.beforehand()}",
     ]
     return "\n".join(lines)
 

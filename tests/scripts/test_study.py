@@ -126,7 +126,7 @@ def test_everything_follows_from_tuning(world, tmp_path: Path, capsys):
     # 3 rates, a decay, two seeds and a gain each; gain 1 is the first seed of the headline.
     assert len(fleet.made) == 2 * 7
     assert len({made["run"] for made in fleet.made}) == len(fleet.made)
-    assert "13 of 14 runs, a minute left" in output
+    assert "13 of 14 runs, about a minute left" in output
 
 
 def test_a_second_call_goes_on_and_records_alone_do_not_count(world, tmp_path: Path):

@@ -19,7 +19,6 @@ from engine.record import read_record
 from results.schema import rows_of
 from results.sweeps import SweepResults, groups_of, read_results
 from scripts import sweep
-from scripts.estimate import Estimator, makespan
 from scripts.fleet import Job
 from scripts.grid import Range, grid_points, read_sweep, word_of
 from scripts.launch import CONFIGS, compose, multirun_values, options_of, prepare
@@ -283,25 +282,6 @@ def test_a_plan_is_shown_and_nothing_runs(tmp_path, monkeypatch, capsys):
     assert "GPU 0,1, GPU 2,3, GPU 4,5, GPU 6,7" in output
     assert "if hardware.tflops are sustained" in output
     assert not list(tmp_path.iterdir())
-
-
-def test_hours_come_from_runs_like_these_where_there_are_any(data):
-    plain = [NOVOGRAD, "scale=smoke", "hardware=cpu", f"paths.data={data}"]
-    prepared = prepare(plain)
-    plan = {"steps": 10, "global_batch": prepared.plan.global_batch}
-    config = {
-        "scale": "smoke",
-        "model": prepared.config.model,
-        "data": prepared.config.data,
-        "batch": {"micro": 32},
-        "hardware": {"device": "cpu", "processes": 1, "precision": "fp32"},
-    }
-    estimator = Estimator([{"plan": plan, "config": config, "wall_s": 3600.0}])
-    assert estimator.hours(prepared) == pytest.approx(prepared.plan.steps / 10)
-    assert estimator.source == "from the speed of finished runs like these"
-    other = prepare([*plain, "model.width=16"])
-    assert 0 < estimator.hours(other) < 1
-    assert makespan([3.0, 2.0, 2.0], 2) == 4.0
 
 
 def test_a_real_sweep_of_two_runs(tmp_path, data, capfd):
