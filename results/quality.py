@@ -40,7 +40,7 @@ def lost(metric: str, better: float | None, other: float | None) -> float:
         return 1.0
     if metric.endswith("/ppl"):
         return other / better - 1.0
-    return 1.0 - other / better if better > 0 else 1.0  # where nothing is learned, nothing is kept
+    return 1.0 - other / better if better > 0 else 0.0  # there was nothing to lose
 
 
 def width(points: Mapping[float, float | None], metric: str) -> float | None:
@@ -52,7 +52,7 @@ def width(points: Mapping[float, float | None], metric: str) -> float | None:
     if not known:
         return None
     peak = max(known, key=lambda x: sign(metric) * known[x])
-    if lost(metric, known[peak], known[peak]) > WITHIN:
+    if known[peak] <= 0:
         return 0.0  # nothing was learned with any
     ordered = sorted(points)
 

@@ -156,6 +156,9 @@ def test_large_batches(ours: float | None, verdict: str):
     assert found["verdict"] == verdict
     warm = points("large_batch", {"novograd": {32.0: 50.0}}, series="with warm-up")
     assert judge("large_batch", points("large_batch", of) + warm)["verdict"] == HOLDS
+    worse = points("large_batch", {"novograd": {32.0: 0.0}}, series="with warm-up")
+    with_worse = judge("large_batch", points("large_batch", of) + worse)
+    assert with_worse["numbers"] == found["numbers"]
 
 
 def test_longer_training():

@@ -25,7 +25,7 @@ def test_qualities():
         ("valid/ppl", 100.0, 110.0, 0.1),
         ("valid/ppl", 100.0, None, 1.0),
         ("val/top1", None, 50.0, 0.0),
-        ("dev/wer", -3.0, -3.0, 1.0),
+        ("dev/wer", -3.0, 5.0, 0.0),
     ],
 )
 def test_lost(metric: str, better: float | None, other: float | None, part: float):
