@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from results.names import OPTIMIZERS
 from results.records import Run
 from results.report import Cell, ClaimView, Report, RowView, TableView
 from results.schema import headline_rows
@@ -140,9 +141,9 @@ def numbers_grid(
     numbers: Mapping[str, float | Mapping[str, float]],
 ) -> tuple[list[str], list[list[str]]]:
     """Head and lines of a table of numbers, to four digits, with names in one or two levels."""
-    columns = list(
-        dict.fromkeys(name for v in numbers.values() if isinstance(v, Mapping) for name in v)
-    )
+    found = dict.fromkeys(name for v in numbers.values() if isinstance(v, Mapping) for name in v)
+    order = {name: place for place, name in enumerate(OPTIMIZERS.values())}
+    columns = sorted(found, key=lambda name: order.get(name.split(" ")[0], len(order)))
     lines = []
     for name, value in numbers.items():
         if isinstance(value, Mapping):

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 from results.claims import Chart, Line
+from results.names import OPTIMIZERS
 
 WIDTH, HEIGHT = 480, 290
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 12, 44
 COLOURS = 8  # lines beyond these repeat the colours, dashed
+FEW = 5  # values along an axis: each has a tick
 POINTS = 16  # of a line that can be hovered
 CROSS = 4  # half the size of the mark of a value that is not finite
 
@@ -69,25 +71,32 @@ class Axis:
 
 def draw(chart: Chart) -> str:
     """A <figure> with title, picture and legend."""
-    x = make_axis(
-        (value for line in chart.lines for value in line.x),
-        chart.log_x,
-        (LEFT, WIDTH - RIGHT),
-        tight=True,
-    )
+    places = _places(chart.lines)
+    values = sorted({value for line in chart.lines for value in line.x})
+    x = make_axis(values, chart.log_x, (LEFT, WIDTH - RIGHT), tight=True)
+    if 2 <= len(values) <= FEW:
+        x = replace(x, ticks=tuple(values))
     y = make_axis(_heights(chart), chart.log_y, (HEIGHT - BOTTOM, TOP), tight=False)
     shapes = [
         *_grid(chart, x, y),
-        *(shape for i, line in enumerate(chart.lines) for shape in _line(line, i, x, y)),
+        *(shape for place, line in places for shape in _line(line, place, x, y)),
     ]
     title = escape(chart.title)
     picture = "\n".join(shapes)
-    legend = "".join(_entry(line, i) for i, line in enumerate(chart.lines))
+    legend = "".join(_entry(line, place) for place, line in places)
     return (
         f'<figure class="chart">\n<figcaption>{title}</figcaption>\n'
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">\n{picture}\n</svg>\n'
         f'<ul class="legend">{legend}</ul>\n</figure>'
     )
+
+
+def _places(lines: Sequence[Line]) -> list[tuple[int, Line]]:
+    """Lines with the places of their colours: an optimizer has the same one in all charts."""
+    names = [*OPTIMIZERS.values()]
+    if all(line.label in names for line in lines):
+        return [(names.index(line.label), line) for line in lines]
+    return [*enumerate(lines)]
 
 
 def make_axis(

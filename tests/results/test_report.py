@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 
 from results.claims import Chart, Line
-from results.markdown import BEGIN, END, duration, render_readme, render_report, replace_block
+from results.markdown import (
+    BEGIN,
+    END,
+    duration,
+    numbers_grid,
+    render_readme,
+    render_report,
+    replace_block,
+)
 from results.page import SPACE, render_page
 from results.records import ReportProblem, read_runs
 from results.report import Report, build, heading_of, labels_of
@@ -240,6 +248,22 @@ def test_a_chart_draws_every_line_and_escapes_its_texts():
     assert "a &amp; b" in drawn
     assert "<0>" not in drawn
     assert drawn.count('class="line dashed"') == 2  # colours begin again
+
+
+def test_an_optimizer_has_one_colour_and_few_values_a_tick_each():
+    lines = tuple(Line(name, (0.25, 1.0, 4.0), (1.0, 2.0, 1.5)) for name in ("AdamW", "NovoGrad"))
+    drawn = draw(Chart("t", "x", "y", lines, log_x=True))
+    assert "--line-2" in drawn
+    assert "--line-3" in drawn
+    assert "--line-0" not in drawn
+    assert all(f">{value}</text>" in drawn for value in ("0.25", "1", "4"))
+
+
+def test_optimizers_stand_in_one_order():
+    numbers = {"a": {"SGD": 1.0, "AdamW": 2.0, "NovoGrad": 3.0}, "b": {"Adam": 4.0, "AdamW": 5.0}}
+    head, lines = numbers_grid(numbers)
+    assert head == ["", "SGD", "Adam", "AdamW", "NovoGrad"]
+    assert lines == [["a", "1", "", "2", "3"], ["b", "", "4", "5", ""]]
 
 
 @pytest.mark.parametrize(
