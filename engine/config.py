@@ -37,7 +37,10 @@ class BatchConfig:
 
 @dataclass(frozen=True)
 class DecayConfig:
-    """Which parameters decay: "all" or "matrices", and rules {pattern: {option: value}}."""
+    """Which parameters decay: "all" or "matrices", and rules {pattern: {option: value}}.
+
+    A rule's options are the optimizer's own (its lr follows the schedule too), and `per_weight`.
+    """
 
     apply_to: str = "all"
     rules: dict[str, Any] = field(default_factory=dict)

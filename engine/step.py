@@ -80,6 +80,9 @@ class Stepper:
         self.task, self.model, self.optimizer = task, model, optimizer
         self.scaler, self.transforms = scaler, list(transforms)
         self.plan, self.group, self.seed, self.precision = plan, group, seed, precision
+        # A group whose rule gives it a learning rate of its own keeps its ratio to the run's.
+        own = optimizer.defaults["lr"]
+        self.ratios = [g["lr"] / own if own else 1.0 for g in optimizer.param_groups]
         self.carry: list[Carry] = [None] * plan.accumulation
         self._previous: tuple[Tensor, Any] | None = None
 
@@ -88,8 +91,8 @@ class Stepper:
     ) -> StepResult:
         """Step number `step` on the batches of `position` (more than step after fp16 skips)."""
         lr = self.plan.schedule(step)
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
+        for group, ratio in zip(self.optimizer.param_groups, self.ratios, strict=True):
+            group["lr"] = lr * ratio
         self.optimizer.zero_grad()
         tally, units = self._accumulate(position, batches)
         if stop:

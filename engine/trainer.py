@@ -361,7 +361,7 @@ def build_optimizer_of(config: RunConfig, module: nn.Module) -> Any:
     name, weight_decay = options.pop("name"), float(options.pop("weight_decay", 0.0))
     rules = [Rule(pattern, dict(given)) for pattern, given in config.decay.rules.items()]
     groups = build_param_groups(
-        module.named_parameters(), weight_decay, config.decay.apply_to, rules
+        module.named_parameters(), weight_decay, config.decay.apply_to, rules, options.get("lr")
     )
     if isinstance(options.get("betas"), list):
         options["betas"] = tuple(options["betas"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -14,7 +15,13 @@ DECAYS = ("all", "matrices")
 
 @dataclass(frozen=True)
 class Rule:
-    """Options for the parameters whose name matches a pattern (`*.bias`, `decoder.*`)."""
+    """Options for the parameters whose name matches a pattern (`*.bias`, `decoder.*`).
+
+    Beside an optimizer's own options there is `per_weight: true`: a tensor of n weights has √n
+    times the learning rate and 1/√n of the decay. NovoGrad's normalised gradient has the length 1,
+    however large the tensor; so it has the root mean square 1, and all weights move alike, as with
+    Adam.
+    """
 
     pattern: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -25,12 +32,14 @@ def build_param_groups(
     weight_decay: float,
     decay: str = "all",
     rules: Sequence[Rule] = (),
+    lr: float | None = None,
 ) -> list[dict[str, Any]]:
     """Groups of (name, parameter) pairs for an optimizer's constructor.
 
     `decay` says what decays: "all" parameters, as in every NovoGrad recipe, or "matrices", those
     of two and more dimensions (kernels, but no biases, no gains of normalisations). The first
-    rule that matches a parameter adds its options. Parameters that need no gradient are left out.
+    rule that matches a parameter adds its options; `lr` is what `per_weight` starts from.
+    Parameters that need no gradient are left out.
     """
     if decay not in DECAYS:
         raise ValueError(f"decay must be one of {DECAYS}, not {decay!r}")
@@ -46,9 +55,21 @@ def build_param_groups(
                 lists = {k: tuple(v) for k, v in rule.options.items() if isinstance(v, list)}
                 options |= rule.options | lists
                 break
+        if options.pop("per_weight", False):
+            options |= _per_weight(options, lr, parameter)
         groups.setdefault(tuple(sorted(options.items())), []).append((name, parameter))
     _check_rules(rules, [name for name, _ in trained])
     return [{"params": members, **dict(options)} for options, members in groups.items()]
+
+
+def _per_weight(
+    options: Mapping[str, Any], lr: float | None, parameter: Tensor
+) -> dict[str, float]:
+    own = options.get("lr", lr)
+    if own is None:
+        raise ValueError("a rule with per_weight needs a learning rate to start from")
+    root = math.sqrt(parameter.numel())
+    return {"lr": own * root, "weight_decay": options["weight_decay"] / root}
 
 
 def _check_rules(rules: Sequence[Rule], names: list[str]) -> None:

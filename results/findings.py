@@ -8,18 +8,28 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from results.claims import FAILS, HOLDS, STUDIES, UNDECIDED
 from results.names import OPTIMIZERS
+from results.outcomes import (
+    data_sets,
+    metric_on,
+    of_optimizer,
+    of_study,
+    optimizers_on,
+    points_of,
+    seeds_of,
+)
 from results.quality import SLACK, WITHIN, lost, no_worse, quality, quality_name, sign, width
 from results.study_json import Study, chart_of, line_of, study_of
 from results.trials import DIVERGED, HEADLINE, RATES, Outcome, read_trials, tune
 
 OURS = "novograd"
+CLOSED = 0.5  # of a distance: enough for an explanation
 FEWEST = 2  # data sets: one alone decides nothing
 TRIALS = STUDIES / "trials.csv"
 Reader = Callable[[str], Mapping[str, Any]]  # the record of a run
@@ -32,14 +42,14 @@ def headline(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
     two standard errors of the difference, whichever is more. Holds if NovoGrad is on par or better
     on all data sets; does not hold if on fewer than half of them.
     """
-    own = _of(outcomes, HEADLINE)
+    own = of_study(outcomes, HEADLINE)
     numbers: dict[str, dict[str, float]] = {}
     par, texts = [], []
-    for data in _data(own):
-        found = _seeds(own, data)
-        metric = _metric(own, data)
+    for data in data_sets(own):
+        found = seeds_of(own, data)
+        metric = metric_on(own, data)
         others = {name: values for name, values in found.items() if name != OURS}
-        if not _where(own, data, OURS) or not others:
+        if not of_optimizer(own, data, OURS) or not others:
             continue
         numbers[f"{data}, {quality_name(metric)}"] = _with_spread(found)
         best = max(others, key=lambda name: sign(metric) * fmean(others[name]))
@@ -64,21 +74,21 @@ def rates(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
     between measured rates by straight lines over the logarithm. Holds if NovoGrad's is the widest
     on all data sets with seven rates; does not hold if on none.
     """
-    own = _of(outcomes, RATES)
+    own = of_study(outcomes, RATES)
     numbers: dict[str, dict[str, float]] = {}
     charts, wins, texts = [], [], []
-    for data in _data(own):
-        metric = _metric(own, data)
+    for data in data_sets(own):
+        metric = metric_on(own, data)
         widths: dict[str, float] = {}
         lines = []
-        for name in _optimizers(own, data):
-            points = _points(own, data, name)
+        for name in optimizers_on(own, data):
+            points = points_of(own, data, name)
             if len(points) < 2:
                 continue
             found = width(points, metric)
             if found is not None:
                 widths[name] = found
-                best = tune(_where(own, data, name))[data, name].lr
+                best = tune(of_optimizer(own, data, name))[data, name].lr
                 lines.append(line_of(name, {x / best: y for x, y in points.items()}))
         if not lines:
             continue
@@ -86,7 +96,7 @@ def rates(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
             chart_of(data, "learning rate / the optimizer's best", metric, lines, log_x=True)
         )
         numbers[f"{data}, decades"] = {OPTIMIZERS[name]: value for name, value in widths.items()}
-        if OURS in widths and len(widths) > 1 and len(_points(own, data, OURS)) >= 7:
+        if OURS in widths and len(widths) > 1 and len(points_of(own, data, OURS)) >= 7:
             wins.append(widths[OURS] >= max(widths.values()))
             spelled = ", ".join(f"{OPTIMIZERS[n]} {v:.2f}" for n, v in widths.items())
             texts.append(f"{data}: {spelled} decades")
@@ -102,14 +112,14 @@ def initialisation(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
     Lost: by the worse of the gains 0.25 and 4 against gain 1. Holds if NovoGrad loses least, or
     less than 1 %, on all data sets; does not hold if on none.
     """
-    own = _of(outcomes, "initialisation")
+    own = of_study(outcomes, "initialisation")
     numbers: dict[str, dict[str, float]] = {}
     charts, good, texts = [], [], []
-    for data in _data(own):
-        metric = _metric(own, data)
+    for data in data_sets(own):
+        metric = metric_on(own, data)
         losses, lines = {}, []
-        for name in _optimizers(own, data):
-            points = _points(own, data, name)
+        for name in optimizers_on(own, data):
+            points = points_of(own, data, name)
             if 1.0 not in points or len(points) < 3:
                 continue
             losses[name] = max(lost(metric, points[1.0], points[x]) for x in points)
@@ -133,15 +143,15 @@ def warmup(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
     the best rate, NovoGrad gains less than 1 % or than two standard deviations over its seeds on
     all data sets; does not hold if on none.
     """
-    own = _of(outcomes, "warmup")
+    own = of_study(outcomes, "warmup")
     numbers: dict[str, dict[str, float]] = {}
     good, texts, charts = [], [], []
-    for data in _data(own):
-        metric = _metric(own, data)
+    for data in data_sets(own):
+        metric = metric_on(own, data)
         for series in dict.fromkeys(o.series for o in own if o.data == data):
             gains, lines = {}, []
-            for name in _optimizers(own, data):
-                points = _points(own, data, name, series)
+            for name in optimizers_on(own, data):
+                points = points_of(own, data, name, series)
                 if 0.0 in points and len(points) > 1:
                     parts = [lost(metric, points[x], points[0.0]) for x in points if x]
                     gains[name] = max(parts)
@@ -172,15 +182,15 @@ def large_batch(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
     if NovoGrad loses at most 5 % on all data sets; does not hold if on all it loses more than that
     and more than another optimizer.
     """
-    own = _of(outcomes, "large_batch")
+    own = of_study(outcomes, "large_batch")
     numbers: dict[str, dict[str, float]] = {}
     charts, small, behind, texts = [], [], [], []
-    for data in _data(own):
-        metric = _metric(own, data)
+    for data in data_sets(own):
+        metric = metric_on(own, data)
         losses, lines = {}, []
-        for name in _optimizers(own, data):
-            points = _points(own, data, name)
-            warm = _points(own, data, name, "with warm-up")
+        for name in optimizers_on(own, data):
+            points = points_of(own, data, name)
+            warm = points_of(own, data, name, "with warm-up")
             if len(points) < 3:
                 continue
             for x, y in warm.items():
@@ -213,19 +223,19 @@ def longer_training(outcomes: Sequence[Outcome], read: Reader) -> Study | None:
     Holds if NovoGrad's quality after three times the epochs is not worse than after one by more
     than 1 %, on all data sets; does not hold if it is worse on all.
     """
-    own = _of(outcomes, "longer_training")
+    own = of_study(outcomes, "longer_training")
     numbers: dict[str, dict[str, float]] = {}
     charts, good, texts = [], [], []
-    for data in _data(own):
-        metric = _metric(own, data)
+    for data in data_sets(own):
+        metric = metric_on(own, data)
         lines, losses = [], []
-        for name in _optimizers(own, data):
-            points = _points(own, data, name)
+        for name in optimizers_on(own, data):
+            points = points_of(own, data, name)
             if len(points) < 3:
                 continue
             xs = sorted(points)
             lines.append(line_of(name, points))
-            runs = {o.at: o for o in _where(own, data, name)}
+            runs = {o.at: o for o in of_optimizer(own, data, name)}
             values = {f"{OPTIMIZERS[name]} × {x:g}": points[x] for x in xs}
             key = f"{data}, {quality_name(metric)}"
             numbers.setdefault(key, {}).update({k: v for k, v in values.items() if v is not None})
@@ -252,13 +262,13 @@ def beta2(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
     Holds if the better of β2 = 0 and 0.25 is not worse than β2 = 0.98 by more than 1 % or two
     standard errors, on all data sets; does not hold if it is worse on all.
     """
-    own = _of(outcomes, "beta2")
+    own = of_study(outcomes, "beta2")
     numbers: dict[str, dict[str, float]] = {}
     good, texts = [], []
-    for data in _data(own):
-        metric = _metric(own, data)
+    for data in data_sets(own):
+        metric = metric_on(own, data)
         found: dict[float, list[float]] = {}
-        for one in _where(own, data, OURS):
+        for one in of_optimizer(own, data, OURS):
             value = quality(metric, one.value)
             if value is not None:
                 found.setdefault(one.at, []).append(value)
@@ -279,6 +289,53 @@ def beta2(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
     return study_of("beta2", _all_or_none(good), summary, numbers, [], own)
 
 
+def tensor_sizes(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
+    """Whether NovoGrad is behind because each weight of a large tensor moves little in a step.
+
+    Its runs again with every tensor's step multiplied by the root of its number of weights, so that
+    all weights move alike, as with Adam; the best of four rates. Closed: the part of the distance
+    between NovoGrad and the best other optimizer, both of the headline, that this gains. Holds if
+    at least half is closed on all data sets where NovoGrad is behind; does not hold if on none.
+    """
+    own = of_study(outcomes, "tensor_sizes")
+    numbers: dict[str, dict[str, float]] = {}
+    charts, good, texts = [], [], []
+    for data in data_sets(own):
+        metric = metric_on(own, data)
+        found = {name: fmean(v) for name, v in seeds_of(of_study(outcomes, HEADLINE), data).items()}
+        ours = found.pop(OURS, None)
+        points = points_of(own, data, OURS)
+        known = [y for y in points.values() if y is not None]
+        if ours is None or not found or not known:
+            continue
+        best = max(found, key=lambda name: sign(metric) * found[name])
+        behind = sign(metric) * (found[best] - ours)
+        if behind <= 0:
+            continue
+        alike = max(known, key=lambda y: sign(metric) * y)
+        closed = sign(metric) * (alike - ours) / behind
+        charts.append(
+            chart_of(data, "rate of a weight / NovoGrad's rate", metric, [line_of(OURS, points)])
+        )
+        numbers[f"{data}, {quality_name(metric)}"] = {
+            "NovoGrad": ours,
+            "weights alike": alike,
+            "best other": found[best],
+            "closed, %": 100 * closed,
+        }
+        good.append(closed >= CLOSED)
+        texts.append(
+            f"{data}: {ours:.2f} becomes {alike:.2f}, {OPTIMIZERS[best]} has {found[best]:.2f}"
+        )
+    if not good:
+        return None
+    summary = (
+        f"At least half of the distance is closed on {sum(good)} of {len(good)} data sets. "
+        f"{'; '.join(texts)}."
+    )
+    return study_of("tensor_sizes", _all_or_none(good), summary, numbers, charts, own)
+
+
 FINDINGS: dict[str, Callable[[Sequence[Outcome], Reader], Study | None]] = {
     HEADLINE: headline,
     RATES: rates,
@@ -287,6 +344,7 @@ FINDINGS: dict[str, Callable[[Sequence[Outcome], Reader], Study | None]] = {
     "large_batch": large_batch,
     "longer_training": longer_training,
     "beta2": beta2,
+    "tensor_sizes": tensor_sizes,
 }
 
 
@@ -308,46 +366,6 @@ def all_findings(folder: Path) -> dict[str, str]:
     }
 
 
-def _of(outcomes: Iterable[Outcome], study: str) -> list[Outcome]:
-    return [outcome for outcome in outcomes if outcome.study == study]
-
-
-def _data(outcomes: Iterable[Outcome]) -> list[str]:
-    return list(dict.fromkeys(outcome.data for outcome in outcomes))
-
-
-def _optimizers(outcomes: Iterable[Outcome], data: str) -> list[str]:
-    there = {outcome.optimizer for outcome in outcomes if outcome.data == data}
-    return [name for name in OPTIMIZERS if name in there]
-
-
-def _where(outcomes: Iterable[Outcome], data: str, optimizer: str) -> list[Outcome]:
-    return [one for one in outcomes if (one.data, one.optimizer) == (data, optimizer)]
-
-
-def _metric(outcomes: Iterable[Outcome], data: str) -> str:
-    return next(outcome.metric for outcome in outcomes if outcome.data == data)
-
-
-def _points(
-    outcomes: Iterable[Outcome], data: str, optimizer: str, series: str = ""
-) -> dict[float, float | None]:
-    """Qualities along the axis, of the first seed."""
-    own = [one for one in _where(outcomes, data, optimizer) if one.series == series]
-    first = min((one.seed for one in own), default=0)
-    return {one.at: quality(one.metric, one.value) for one in own if one.seed == first}
-
-
-def _seeds(outcomes: Iterable[Outcome], data: str) -> dict[str, list[float]]:
-    """Qualities over seeds, of optimizers of which every run finished."""
-    found: dict[str, list[float]] = {}
-    for name in _optimizers(outcomes, data):
-        values = [quality(one.metric, one.value) for one in _where(outcomes, data, name)]
-        if None not in values:
-            found[name] = [value for value in values if value is not None]
-    return found
-
-
 def _with_spread(found: Mapping[str, Sequence[float]]) -> dict[str, float]:
     numbers = {}
     for name, values in found.items():
@@ -359,7 +377,7 @@ def _with_spread(found: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 def _noise(outcomes: Sequence[Outcome], data: str) -> float:
     """The standard deviation over NovoGrad's seeds, as a part of the quality."""
-    values = _seeds(_of(outcomes, HEADLINE), data).get(OURS, [])
+    values = seeds_of(of_study(outcomes, HEADLINE), data).get(OURS, [])
     return stdev(values) / fmean(values) if len(values) > 1 else 0.0
 
 

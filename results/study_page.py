@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from results.claims import Claim, ClaimProblem, Study, read_claims
+from results.claims import EXPLANATIONS, Claim, ClaimProblem, Study, read_claims
 from results.findings import FINDINGS
 from results.markdown import grid, numbers_grid
 from results.names import OPTIMIZERS
@@ -65,7 +65,11 @@ def render_study(results: Path, studies: Mapping[str, Study]) -> str:
     for claim in read_claims():
         study = studies.get(claim.study or "")
         if study is not None:
-            parts += _claim(claim, study, remarks)
+            parts += _section(claim.claim, claim.where, study, remarks)
+    for name, heading in EXPLANATIONS.items():
+        if name in studies:
+            where = "An explanation of ours, not a claim of the paper"
+            parts += _section(heading, where, studies[name], remarks)
     if remarks.limits:
         parts += ["## Limits", "\n".join(f"- {' '.join(line.split())}" for line in remarks.limits)]
     return _text(parts)
@@ -197,12 +201,12 @@ def _on_test(record: Mapping[str, Any], metric: str) -> float | None:
     return None if found is None else float(found)
 
 
-def _claim(claim: Claim, study: Study, remarks: Remarks) -> list[str]:
+def _section(heading: str, where: str, study: Study, remarks: Remarks) -> list[str]:
     found = FINDINGS.get(study.study)
     rule = cleandoc(found.__doc__ or "") if found else OTHER_RULES[study.study]
     return [
-        f"## {claim.claim}",
-        f"{claim.where}. **{study.verdict[0].upper()}{study.verdict[1:]}.**",
+        f"## {heading}",
+        f"{where}. **{study.verdict[0].upper()}{study.verdict[1:]}.**",
         " ".join(rule.split()),
         study.summary,
         grid(*numbers_grid(study.numbers)),

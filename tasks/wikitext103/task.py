@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tasks.base import Batch, Carry, Counts, DataProblem, Headline, LossOut, Shard, Task
+from tasks.base import Batch, Carry, Context, Counts, DataProblem, Headline, LossOut, Shard, Task
 from tasks.making import Makers, make_data
 from tasks.wikitext103.gensim_wiki import make_small_wiki
 from tasks.wikitext103.made_up import make_made_up
@@ -43,8 +44,14 @@ class WikiTextDataOptions:
     segment: int = 128  # words of a column in one step
     memory: int = 384  # words before them that are attended to
     eval_columns: int = 10  # in which an evaluation reads its text
+    protocols: list[str] = field(default_factory=lambda: [*PROTOCOLS])  # at the end of a run
     make: str | None = None
     train_tokens: int | None = None  # how many there must be, and are planned with if none are
+
+
+def final_splits_of(protocols: Iterable[str]) -> tuple[str, ...]:
+    """The test set with the lengths of training, and both sets with those of some protocols."""
+    return ("test", *(f"{split}_{name}" for name in protocols for split in ("valid", "test")))
 
 
 class WikiText103(Task):
@@ -53,18 +60,25 @@ class WikiText103(Task):
     unit = "token"
     headline = Headline("valid", "ppl", higher_is_better=False)
     splits = ("valid",)
-    final_splits = ("test", "valid_64", "test_64", "valid_128", "test_128")
+    final_splits: tuple[str, ...] = final_splits_of(PROTOCOLS)  # type: ignore[misc]  # a run's own
     ModelOptions = TransformerXLOptions
     DataOptions = WikiTextDataOptions
 
     model_options: TransformerXLOptions
     data_options: WikiTextDataOptions
 
+    def __init__(self, model: Any, data: Any, context: Context) -> None:
+        super().__init__(model, data, context)
+        self.final_splits = final_splits_of(data.protocols)
+
     @property
     def root(self) -> Path:
         return self.context.data_root / self.data_options.folder
 
     def check_data(self) -> None:
+        unknown = [name for name in self.data_options.protocols if name not in PROTOCOLS]
+        if unknown:
+            raise DataProblem(f"data.protocols: must be some of {[*PROTOCOLS]}, not {unknown}")
         make_data(self.data_options.make, MAKERS, self.root)
         check_files(self.root)
         self._check_columns()

@@ -49,6 +49,37 @@ def test_rules_add_options_and_the_first_match_wins():
     assert options["2.weight"] == {"weight_decay": 0.1}
 
 
+def test_per_weight_normalises_by_the_root_mean_square():
+    """m ← β1 m + g / rms(g) + d w, whatever the tensor's size: all its weights move by about lr."""
+    torch.manual_seed(0)
+    net = model().double()
+    rules = [Rule("*", {"per_weight": True})]
+    groups = build_param_groups(net.named_parameters(), 0.1, rules=rules, lr=0.01)
+    optimizer = NovoGrad(groups, 0.01, betas=(0.9, 0.0), eps=0.0)
+    expected = {name: p.detach().clone() for name, p in net.named_parameters()}
+    moments = {name: torch.zeros_like(w) for name, w in expected.items()}
+    for _ in range(3):
+        for name, p in net.named_parameters():
+            p.grad = torch.randn_like(p)
+            g = p.grad / p.grad.square().mean().sqrt()
+            moments[name] = 0.9 * moments[name] + g + 0.1 * expected[name]
+            expected[name] = expected[name] - 0.01 * moments[name]
+        optimizer.step()
+    for name, p in net.named_parameters():
+        torch.testing.assert_close(p.detach(), expected[name], rtol=1e-14, atol=1e-15)
+
+
+def test_per_weight_starts_from_a_rules_own_rate_or_needs_one():
+    rules = [Rule("2.weight", {"per_weight": True, "lr": 0.5}), Rule("*", {"per_weight": False})]
+    groups = build_param_groups(model().named_parameters(), 0.1, rules=rules)
+    assert [{**group, "params": len(group["params"])} for group in groups] == [
+        {"params": 4, "weight_decay": 0.1},
+        {"params": 1, "weight_decay": 0.1 / 8**0.5, "lr": 0.5 * 8**0.5},
+    ]
+    with pytest.raises(ValueError, match="per_weight needs a learning rate"):
+        build_param_groups(model().named_parameters(), 0.1, rules=[Rule("*", {"per_weight": True})])
+
+
 def test_groups_serve_an_optimizer_and_keep_the_names():
     groups = build_param_groups(model().named_parameters(), 0.1, decay="matrices")
     optimizer = NovoGrad(groups, 0.1)

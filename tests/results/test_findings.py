@@ -185,3 +185,37 @@ def test_texts_of_what_was_run(tmp_path: Path):
     trials.write_text(to_csv(points("beta2", {"novograd": {0.0: 1.0, 0.25: 2.0, 0.98: 2.0}})))
     ((name, text),) = all_findings(tmp_path).items()
     assert parse_study(text, Path(f"{name}.json")).study == "beta2"
+
+
+@pytest.mark.parametrize(
+    ("metric", "ours", "other", "alike", "verdict"),
+    [
+        ("val/top1", 40.0, 50.0, {0.01: 44.0, 0.1: 45.0}, HOLDS),
+        ("val/top1", 40.0, 50.0, {0.01: 44.0, 0.1: None}, FAILS),
+        ("valid/ppl", 300.0, 200.0, {0.01: 240.0, 0.1: 400.0}, HOLDS),
+        ("valid/ppl", 300.0, 200.0, {0.01: 260.0, 0.1: 400.0}, FAILS),
+    ],
+)
+def test_sizes_of_tensors_explain_half_of_the_distance_or_nothing(
+    metric: str, ours: float, other: float, alike: dict[float, float | None], verdict: str
+):
+    outcomes = [
+        outcome(study=HEADLINE, optimizer="novograd", value=ours),
+        outcome(study=HEADLINE, optimizer="adamw", value=other),
+        *points("tensor_sizes", {"novograd": alike}),
+    ]
+    outcomes = [replace(one, metric=metric) for one in outcomes]
+    found = judge("tensor_sizes", outcomes)
+    assert found["verdict"] == verdict
+    (values, _) = found["numbers"].values()
+    assert values["best other"] == other
+    assert values["NovoGrad"] == ours
+
+
+def test_sizes_of_tensors_explain_nothing_where_nothing_is_behind():
+    outcomes = [
+        outcome(study=HEADLINE, optimizer="novograd", value=51.0),
+        outcome(study=HEADLINE, optimizer="adamw", value=50.0),
+        *points("tensor_sizes", {"novograd": {0.01: 60.0}}),
+    ]
+    assert FINDINGS["tensor_sizes"](outcomes, lambda _: {}) is None

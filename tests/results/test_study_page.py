@@ -65,6 +65,21 @@ def test_tuning_verdicts_and_rules(results: Path):
     assert "| **not run** |  |" in page  # claims without results
 
 
+def test_an_explanation_comes_after_the_claims(results: Path):
+    trials = results / "studies" / "trials.csv"
+    made = [outcome(data=data, study="tensor_sizes", value=49.0) for data in ("one", "two")]
+    made += [
+        outcome(data=data, study="headline", optimizer=name, value=value)
+        for data in ("one", "two")
+        for name, value in (("sgd", 50.0), ("novograd", 40.0))
+    ]
+    trials.write_text(to_csv(made))
+    page = render(results)
+    assert page.index("## Why NovoGrad is behind here") > page.index("## In all four tasks")
+    assert "An explanation of ours, not a claim of the paper. **Holds at this scale.**" in page
+    assert "| one, val/top1 | 40 | 49 | 50 | 90 |" in page
+
+
 def test_the_edge_of_what_was_tried_and_the_test_split(results: Path):
     run = "wikitext103/novograd-mini-s0"
     made = {"data": "words", "optimizer": "novograd", "metric": "valid/ppl", "run_id": run}

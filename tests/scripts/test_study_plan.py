@@ -31,7 +31,7 @@ def test_every_optimizer_has_as_many_trials(plan: StudyPlan):
         rates = [trial.at for trial in plan.rates(data, "novograd")]
         assert rates == sorted(set(rates))
         span = 100.0 if options.small_data == "own" else 10.0
-        assert rates[-1] / rates[0] == pytest.approx(span, rel=0.01)
+        assert rates[-1] / rates[0] >= 0.99 * span
     tasks = {
         plan.rows[data, "novograd"].experiment.split("/")[0]
         for data in plan.data

@@ -135,6 +135,18 @@ def test_what_does_not_fit_is_said(root: Path, change: dict[str, int], complaint
         make(root, **change).check_data()
 
 
+def test_only_some_protocols(root: Path):
+    whole = make(root)
+    options = WikiTextDataOptions(**{**vars(whole.data_options), "protocols": ["64"]})
+    task = WikiText103(whole.model_options, options, whole.context)
+    assert task.final_splits == ("test", "valid_64", "test_64")
+    with pytest.raises(ValueError, match="not 'valid_128'"):
+        task.eval_batches("valid_128", Shard())
+    task.data_options.protocols = ["256"]
+    with pytest.raises(DataProblem, match=r"must be some of \['64', '128'\], not \['256'\]"):
+        task.check_data()
+
+
 def test_a_text_of_another_length_is_refused(root: Path):
     task = make(root)
     task.data_options.train_tokens = 500

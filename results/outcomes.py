@@ -1,0 +1,54 @@
+"""The study's outcomes of a study, a data set, an optimizer; along an axis, and over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from results.names import OPTIMIZERS
+from results.quality import quality
+from results.trials import Outcome
+
+
+def of_study(outcomes: Iterable[Outcome], study: str) -> list[Outcome]:
+    """Those of one study."""
+    return [outcome for outcome in outcomes if outcome.study == study]
+
+
+def data_sets(outcomes: Iterable[Outcome]) -> list[str]:
+    """In the order in which they appear."""
+    return list(dict.fromkeys(outcome.data for outcome in outcomes))
+
+
+def optimizers_on(outcomes: Iterable[Outcome], data: str) -> list[str]:
+    """In the order of all tables."""
+    there = {outcome.optimizer for outcome in outcomes if outcome.data == data}
+    return [name for name in OPTIMIZERS if name in there]
+
+
+def of_optimizer(outcomes: Iterable[Outcome], data: str, optimizer: str) -> list[Outcome]:
+    """Those of an optimizer on a data set."""
+    return [one for one in outcomes if (one.data, one.optimizer) == (data, optimizer)]
+
+
+def metric_on(outcomes: Iterable[Outcome], data: str) -> str:
+    """What a data set is judged by."""
+    return next(outcome.metric for outcome in outcomes if outcome.data == data)
+
+
+def points_of(
+    outcomes: Iterable[Outcome], data: str, optimizer: str, series: str = ""
+) -> dict[float, float | None]:
+    """Qualities along the axis, of the first seed."""
+    own = [one for one in of_optimizer(outcomes, data, optimizer) if one.series == series]
+    first = min((one.seed for one in own), default=0)
+    return {one.at: quality(one.metric, one.value) for one in own if one.seed == first}
+
+
+def seeds_of(outcomes: Iterable[Outcome], data: str) -> dict[str, list[float]]:
+    """Qualities over seeds, of optimizers of which every run finished."""
+    found: dict[str, list[float]] = {}
+    for name in optimizers_on(outcomes, data):
+        values = [quality(one.metric, one.value) for one in of_optimizer(outcomes, data, name)]
+        if None not in values:
+            found[name] = [value for value in values if value is not None]
+    return found
