@@ -314,8 +314,14 @@ def tensor_sizes(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
             continue
         alike = max(known, key=lambda y: sign(metric) * y)
         closed = sign(metric) * (alike - ours) / behind
+        ends = (min(points), max(points))
+        lines = [
+            line_of("weights alike", points),
+            line_of(OURS, dict.fromkeys(ends, ours)),
+            line_of(best, dict.fromkeys(ends, found[best])),
+        ]
         charts.append(
-            chart_of(data, "rate of a weight / NovoGrad's rate", metric, [line_of(OURS, points)])
+            chart_of(data, "rate of a weight / NovoGrad's rate", metric, lines, log_x=True)
         )
         numbers[f"{data}, {quality_name(metric)}"] = {
             "NovoGrad": ours,

@@ -12,11 +12,11 @@ from results.trials import Outcome
 Study = dict[str, Any]
 
 
-def line_of(optimizer: str, points: Mapping[float, float | None]) -> dict[str, Any]:
-    """An optimizer's line in a chart; None where there is no number."""
+def line_of(name: str, points: Mapping[float, float | None]) -> dict[str, Any]:
+    """A line in a chart, mostly an optimizer's; None where there is no number."""
     places = sorted(points)
     return {
-        "label": OPTIMIZERS[optimizer],
+        "label": OPTIMIZERS.get(name, name),
         "x": [float(f"{x:.6g}") for x in places],
         "y": [points[x] for x in places],
     }

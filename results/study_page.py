@@ -42,8 +42,7 @@ def render_study(results: Path, studies: Mapping[str, Study]) -> str:
     remarks = read_remarks(results / "studies" / "remarks.yaml")
     head = [
         "# The paper's claims on small data",
-        "Written by `make report` from `studies/` and `runs/`; `make study` runs it all again. The "
-        "curves are in `report.html`.",
+        "Written by `make report` from `studies/` and `runs/`; `make study` runs it all again.",
         remarks.about.strip(),
     ]
     if not trials:
@@ -73,6 +72,11 @@ def render_study(results: Path, studies: Mapping[str, Study]) -> str:
     if remarks.limits:
         parts += ["## Limits", "\n".join(f"- {' '.join(line.split())}" for line in remarks.limits)]
     return _text(parts)
+
+
+def picture_of(study: Study) -> str:
+    """Where its curves are drawn, below results/."""
+    return f"studies/{study.study}.svg"
 
 
 def read_remarks(path: Path) -> Remarks:
@@ -210,5 +214,6 @@ def _section(heading: str, where: str, study: Study, remarks: Remarks) -> list[s
         " ".join(rule.split()),
         study.summary,
         grid(*numbers_grid(study.numbers)),
+        f"![Curves]({picture_of(study)})" if study.curves else "",
         " ".join(remarks.studies.get(study.study, "").split()),
     ]

@@ -18,6 +18,7 @@ WIDTH, HEIGHT = 480, 290
 LEFT, RIGHT, TOP, BOTTOM = 58, 12, 12, 44
 COLOURS = 8  # lines beyond these repeat the colours, dashed
 FEW = 5  # values along an axis: each has a tick
+ROOM = 30  # between two ticks
 POINTS = 16  # of a line that can be hovered
 CROSS = 4  # half the size of the mark of a value that is not finite
 
@@ -71,19 +72,9 @@ class Axis:
 
 def draw(chart: Chart) -> str:
     """A <figure> with title, picture and legend."""
-    places = _places(chart.lines)
-    values = sorted({value for line in chart.lines for value in line.x})
-    x = make_axis(values, chart.log_x, (LEFT, WIDTH - RIGHT), tight=True)
-    if 2 <= len(values) <= FEW:
-        x = replace(x, ticks=tuple(values))
-    y = make_axis(_heights(chart), chart.log_y, (HEIGHT - BOTTOM, TOP), tight=False)
-    shapes = [
-        *_grid(chart, x, y),
-        *(shape for place, line in places for shape in _line(line, place, x, y)),
-    ]
     title = escape(chart.title)
-    picture = "\n".join(shapes)
-    legend = "".join(_entry(line, place) for place, line in places)
+    picture = "\n".join(shapes_of(chart))
+    legend = "".join(_entry(line, place) for place, line in places_of(chart.lines))
     return (
         f'<figure class="chart">\n<figcaption>{title}</figcaption>\n'
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">\n{picture}\n</svg>\n'
@@ -91,7 +82,29 @@ def draw(chart: Chart) -> str:
     )
 
 
-def _places(lines: Sequence[Line]) -> list[tuple[int, Line]]:
+def shapes_of(chart: Chart) -> Iterator[str]:
+    """Axes and lines, on a picture of WIDTH × HEIGHT."""
+    values = sorted({value for line in chart.lines for value in line.x})
+    x = make_axis(values, chart.log_x, (LEFT, WIDTH - RIGHT), tight=True)
+    own = _apart(values, x)
+    if 2 <= len(own) <= FEW:
+        x = replace(x, ticks=own)
+    y = make_axis(_heights(chart), chart.log_y, (HEIGHT - BOTTOM, TOP), tight=False)
+    yield from _grid(chart, x, y)
+    for place, line in places_of(chart.lines):
+        yield from _line(line, place, x, y)
+
+
+def _apart(values: Sequence[float], axis: Axis) -> tuple[float, ...]:
+    """Values without those whose numbers would overlap the one before."""
+    kept: list[float] = []
+    for value in values:
+        if not kept or axis.at(value) - axis.at(kept[-1]) >= ROOM:
+            kept.append(value)
+    return tuple(kept)
+
+
+def places_of(lines: Sequence[Line]) -> list[tuple[int, Line]]:
     """Lines with the places of their colours: an optimizer has the same one in all charts."""
     names = [*OPTIMIZERS.values()]
     if all(line.label in names for line in lines):
@@ -248,7 +261,12 @@ def _line_class(line: Line, place: int) -> str:
     return "line dashed" if line.dashed or repeated else "line"
 
 
+def entry_shape(line: Line, place: int) -> str:
+    """A line's mark in a legend, 22 × 8."""
+    return f'<path class="{_line_class(line, place)}" {_look(line, place)} d="M1 4H21"/>'
+
+
 def _entry(line: Line, place: int) -> str:
-    path = f'<path class="{_line_class(line, place)}" {_look(line, place)} d="M1 4H21"/>'
+    path = entry_shape(line, place)
     key = f'<svg class="key" viewBox="0 0 22 8" aria-hidden="true">{path}</svg>'
     return f"<li>{key}{escape(line.label)}</li>"

@@ -2,8 +2,8 @@
 
 Writes `results/REPORT.md`, `results/report.html`, `results/STUDY.md` and the table in README.md
 from the records in `results/runs/`, the trials in `results/studies/` and the paper's numbers, and
-what the study found into `results/studies/*.json`. The same files give the same bytes. `--check`
-writes nothing and names what is stale.
+what the study found into `results/studies/*.json`, with its curves in `*.svg`. The same files give
+the same bytes. `--check` writes nothing and names what is stale.
 
 Exit status: 0 written, or up to date · 1 stale · 2 a file that can't be used.
 """
@@ -23,10 +23,11 @@ from results.claims import parse_study, read_studies
 from results.findings import all_findings
 from results.markdown import render_readme, render_report, replace_block
 from results.page import render_page
+from results.panel import draw_panel
 from results.records import Run, read_runs
 from results.report import build
 from results.schema import read_paper
-from results.study_page import render_study
+from results.study_page import picture_of, render_study
 from scripts.launch import compose
 from scripts.supervise import ROOT
 
@@ -70,12 +71,21 @@ def render(root: Path) -> dict[Path, str]:
         with_table = replace_block(readme.read_text(), render_readme(report))
     except ValueError as problem:
         raise ValueError(f"{readme}: {problem}") from problem
-    return found | {
-        results / "REPORT.md": render_report(report),
-        results / "report.html": render_page(report),
-        results / "STUDY.md": render_study(results, studies),
-        readme: with_table,
+    drawn = {
+        results / picture_of(study): draw_panel(study.curves)
+        for study in studies.values()
+        if study.curves
     }
+    return (
+        found
+        | drawn
+        | {
+            results / "REPORT.md": render_report(report),
+            results / "report.html": render_page(report),
+            results / "STUDY.md": render_study(results, studies),
+            readme: with_table,
+        }
+    )
 
 
 def current_fingerprints(runs: Iterable[Run]) -> set[str]:
