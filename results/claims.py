@@ -32,6 +32,7 @@ STUDY_NAMES = (
     "warmup",
     "large_batch",
     "longer_training",
+    "regularisation",
     "headline",
     "beta2",
     "memory",

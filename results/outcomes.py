@@ -1,12 +1,18 @@
-"""The study's outcomes of a study, a data set, an optimizer; along an axis, and over seeds."""
+"""What findings are made of: outcomes of a study, along an axis and over seeds; verdicts; words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
+from results.claims import FAILS, HOLDS, UNDECIDED
 from results.names import OPTIMIZERS
 from results.quality import quality
 from results.trials import Outcome
+
+OURS = "novograd"
+FEWEST = 2  # data sets: one alone decides nothing
+Reader = Callable[[str], Mapping[str, Any]]  # the record of a run
 
 
 def of_study(outcomes: Iterable[Outcome], study: str) -> list[Outcome]:
@@ -52,3 +58,30 @@ def seeds_of(outcomes: Iterable[Outcome], data: str) -> dict[str, list[float]]:
         if None not in values:
             found[name] = [value for value in values if value is not None]
     return found
+
+
+def decide(good: Sequence[bool], *, fails: bool) -> str:
+    """By whether the claim is good on each data set."""
+    if len(good) < FEWEST:
+        return UNDECIDED
+    return HOLDS if all(good) else FAILS if fails else UNDECIDED
+
+
+def all_or_none(good: Sequence[bool]) -> str:
+    """Holds if good on all data sets, does not hold if on none."""
+    return decide(good, fails=not any(good))
+
+
+def by_name(values: Mapping[str, float]) -> dict[str, float]:
+    """Numbers of optimizers as they are called in tables."""
+    return {OPTIMIZERS[name]: value for name, value in values.items()}
+
+
+def in_percent(parts: Mapping[str, float]) -> dict[str, float]:
+    """The same of parts of a whole."""
+    return by_name({name: 100 * part for name, part in parts.items()})
+
+
+def percents(parts: Mapping[str, float]) -> str:
+    """As words of a summary."""
+    return ", ".join(f"{name} {value:.1f} %" for name, value in in_percent(parts).items())

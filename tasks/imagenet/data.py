@@ -30,6 +30,7 @@ class ImageNetDataOptions:
     smallest_crop: float = SMALLEST_CROP  # share of the area that a training crop has at least
     make: str | None = None
     train_images: int | None = None  # how many there must be, and are planned with if none are
+    train_every: int = 1  # of these, only every n-th image
     max_unreadable: float = 0.0001  # share of the files; more of them end the run
 
 

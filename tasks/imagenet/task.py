@@ -43,6 +43,9 @@ class ImageNet(Task):
         return self.context.data_root / self.data_options.folder
 
     def check_data(self) -> None:
+        if self.data_options.train_every < 1:
+            every = self.data_options.train_every
+            raise DataProblem(f"data.train_every: must be at least 1, not {every}")
         make_data(self.data_options.make, MAKERS, self.root)
         check_folders(self.root, self.model_options.classes)
         for split in (self._train, self._val):  # the list of files is then there for every worker
@@ -50,10 +53,10 @@ class ImageNet(Task):
 
     @property
     def epoch_units(self) -> int:
-        planned = self.data_options.train_images
-        if planned is not None and not (self.root / "train").is_dir():
-            return planned
-        return len(self._train.index)
+        images = self.data_options.train_images
+        if images is None or (self.root / "train").is_dir():
+            images = len(self._train.index)
+        return images // self.data_options.train_every
 
     def trivial(self) -> tuple[str, dict[str, float]]:
         classes = self.model_options.classes
@@ -70,7 +73,9 @@ class ImageNet(Task):
     def train_stream(self, shard: Shard, position: int) -> Iterator[Batch]:
         context = self.context
         slots = shuffled_slots(self.epoch_units, context.micro, context.seed)
-        keys = slots_of_step(slots, self.steps_per_epoch, context.slots, shard, position)
+        steps = slots_of_step(slots, self.steps_per_epoch, context.slots, shard, position)
+        every = self.data_options.train_every
+        keys = ([item._replace(index=item.index * every) for item in items] for items in steps)
         return self._load(self._train, keys)
 
     def eval_batches(self, split: str, shard: Shard) -> Iterator[Batch]:

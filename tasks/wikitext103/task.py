@@ -47,6 +47,7 @@ class WikiTextDataOptions:
     protocols: list[str] = field(default_factory=lambda: [*PROTOCOLS])  # at the end of a run
     make: str | None = None
     train_tokens: int | None = None  # how many there must be, and are planned with if none are
+    train_first: int | None = None  # of these, only so many from the beginning
 
 
 def final_splits_of(protocols: Iterable[str]) -> tuple[str, ...]:
@@ -79,6 +80,9 @@ class WikiText103(Task):
         unknown = [name for name in self.data_options.protocols if name not in PROTOCOLS]
         if unknown:
             raise DataProblem(f"data.protocols: must be some of {[*PROTOCOLS]}, not {unknown}")
+        first = self.data_options.train_first
+        if first is not None and first < 1:
+            raise DataProblem(f"data.train_first: must be at least 1 or null, not {first}")
         make_data(self.data_options.make, MAKERS, self.root)
         check_files(self.root)
         self._check_columns()
@@ -96,7 +100,7 @@ class WikiText103(Task):
             )
         if self._columns.segments < 1:
             raise DataProblem(
-                f"{self.root}: {tokens:,} training tokens are too few for "
+                f"{self.root}: {min(tokens, first or tokens):,} training tokens are too few for "
                 f"{self._columns.columns:,} columns"
             )
 
@@ -179,7 +183,7 @@ class WikiText103(Task):
         else:
             text = self._text.splits["train"]
         columns = self.context.micro // self.data_options.segment * self.context.slots
-        return TrainingColumns(text, columns, self._protocol)
+        return TrainingColumns(text[: self.data_options.train_first], columns, self._protocol)
 
 
 def _read(model: nn.Module, batch: Batch, carry: Carry) -> tuple[Tensor, Carry]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -16,14 +17,24 @@ from results.trials import DIVERGED, HEADLINE, RATES, Outcome, to_csv
 from tests.results.made_up import outcome
 
 
-def judge(study: str, outcomes: list[Outcome]) -> dict[str, Any]:
-    """The finding, which must be readable as a study; of one data set twice, if there is one."""
+def judge(
+    study: str, outcomes: list[Outcome], losses: Mapping[str, float] = MappingProxyType({})
+) -> dict[str, Any]:
+    """The finding, which must be readable as a study; of one data set twice, if there is one.
+
+    The training loss is 1.5 at the end of every run, that on validation data by the run's id.
+    """
+
+    def read(run_id: str) -> dict[str, Any]:
+        curves = {"train/loss": {"value": [1.0, 2.0]}}
+        return {"curves": curves, "final": {"val/loss": losses.get(run_id, 1.5)}}
+
     if {one.data for one in outcomes} == {"one"}:
-        alone = FINDINGS[study](outcomes, lambda _: {})
+        alone = FINDINGS[study](outcomes, read)
         assert alone is not None
         assert alone["verdict"] == UNDECIDED
         outcomes = outcomes + [replace(one, data="twin") for one in outcomes]
-    found = FINDINGS[study](outcomes, lambda _: {"curves": {"train/loss": {"value": [1.0, 2.0]}}})
+    found = FINDINGS[study](outcomes, read)
     assert found is not None
     parse_study(json.dumps(found), Path(f"{study}.json"))
     return found
@@ -170,6 +181,25 @@ def test_longer_training():
     assert training["lines"][1]["y"] == [1.5, 1.5, 1.5]
     of["novograd"][3.0] = 49.0
     assert judge("longer_training", points("longer_training", of))["verdict"] == FAILS
+
+
+@pytest.mark.parametrize(
+    ("ours", "loss", "verdict"),
+    [
+        ({1.0: 50.0, 2.0: 55.0, 3.0: 54.9}, 1.75, HOLDS),  # less than 1 % lost, the smallest gap
+        ({1.0: 50.0, 2.0: 60.0, 3.0: 55.0}, 1.75, HOLDS),  # 8 % lost, SGD 20 %
+        ({1.0: 50.0, 2.0: 55.0, 3.0: 54.9}, 2.25, FAILS),  # a larger gap
+        ({1.0: 50.0, 2.0: 55.0, 3.0: 40.0}, 1.75, FAILS),  # 27 % lost
+    ],
+)
+def test_regularisation(ours: dict[float, float], loss: float, verdict: str):
+    of = {"sgd": {1.0: 50.0, 2.0: 40.0, 3.0: 40.0}, "novograd": ours}
+    outcomes = [replace(one, run_id=one.optimizer) for one in points("regularisation", of)]
+    found = judge("regularisation", outcomes, {"sgd": 2.0, "novograd": loss})
+    assert found["verdict"] == verdict
+    assert found["numbers"]["one, gap"] == {"SGD": 0.5, "NovoGrad": loss - 1.5}
+    assert found["numbers"]["one, % lost"]["SGD"] == pytest.approx(20.0)
+    assert found["numbers"]["one, val/top1 at the end"]["NovoGrad"] == ours[3.0]
 
 
 @pytest.mark.parametrize(("short", "verdict"), [(50.0, HOLDS), (45.0, FAILS)])

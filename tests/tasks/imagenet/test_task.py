@@ -46,6 +46,22 @@ def test_a_training_stream_has_the_augmented_images_of_its_items(data_root: Path
         assert batch.tensors["image"].dtype == torch.uint8
 
 
+def test_only_every_third_image(data_root: Path):
+    task = make_task(data_root)
+    task.data_options.train_every = 3
+    assert task.epoch_units == 50
+    dataset = ImageBatches(ImageIndex(data_root / "few", "train"), 16, seed=0)
+    items = [Item(0, i) for i in range(0, 150, 3)]
+    known = load_batches(dataset, [items], 0, Unreadable(0, 150, ""))
+    batches = take(task.train_stream(Shard(), 0), task.steps_per_epoch * 4)
+    seen = {row for batch in batches for row in bytes_of_rows(batch)}
+    assert seen <= {row for batch in known for row in bytes_of_rows(batch)}
+    assert len(seen) == 32
+    task.data_options.train_every = 0
+    with pytest.raises(DataProblem, match="train_every: must be at least 1, not 0"):
+        task.check_data()
+
+
 class Fixed(nn.Module):
     """Answers with given logits, and remembers what it was asked."""
 

@@ -147,6 +147,20 @@ def test_only_some_protocols(root: Path):
         task.check_data()
 
 
+def test_only_the_first_words(root: Path):
+    task = make(root)
+    task.data_options.train_first = 80  # 10 for each of 8 columns
+    assert task.epoch_units == 72
+    task.check_data()
+    batches = take(task.train_stream(Shard(), 0), task.steps_per_epoch * 4)
+    seen = {word for batch in batches for word in batch.tensors["targets"].flatten().tolist()}
+    assert seen <= {*task._text.splits["train"][:80].tolist()}
+    assert len(seen) == 72
+    task.data_options.train_first = 0
+    with pytest.raises(DataProblem, match="train_first: must be at least 1 or null, not 0"):
+        task.check_data()
+
+
 def test_a_text_of_another_length_is_refused(root: Path):
     task = make(root)
     task.data_options.train_tokens = 500
