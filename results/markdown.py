@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from results.claims import FAILS, HOLDS
 from results.names import OPTIMIZERS
 from results.records import Run
 from results.report import Cell, ClaimView, Report, RowView, TableView
@@ -64,7 +65,10 @@ def render_readme(report: Report) -> str:
             lines.append([row.label, row.paper, _ours(row), "; ".join(mini) or NOT_RUN])
     head = ["", "the paper", "ours, the same scale", "ours, small data"]
     words = " ".join(f"{line}." for line in summary(report))
-    more = "[The report](results/REPORT.md) has all rows, the claims, records and deviations."
+    more = (
+        "[The report](results/REPORT.md) has all rows, the claims, records and deviations; "
+        "[the study](results/STUDY.md) says what small data can show of the claims, and what not."
+    )
     return f"{words} {more}\n\n{grid(head, lines)}"
 
 
@@ -85,8 +89,14 @@ def summary(report: Report) -> list[str]:
         f"reproduced, {counts[DIFFERS]} differ, {counts[NOT_RUN]} not run{silent}",
         f"{report.mini_count()} of these rows were run on small data",
     ]
-    claims = ", ".join(f"{n} {verdict}" for verdict, n in report.claim_counts().items())
+    claims = ", ".join(_counted(n, verdict) for verdict, n in report.claim_counts().items())
     return [*lines, f"Of {len(report.claims)} claims: {claims}"]
+
+
+def _counted(count: int, verdict: str) -> str:
+    """As "3 hold at this scale"."""
+    several = {HOLDS: "hold at this scale", FAILS: "do not hold"}
+    return f"{count} {several.get(verdict, verdict) if count > 1 else verdict}"
 
 
 def other_records(report: Report) -> str:
