@@ -64,8 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ConfigProblem, DataProblem) as problem:
         print(problem, file=sys.stderr)
         return 2
-    if finished and not board.failed:
-        measure_all(STUDIES / "memory.json")
+    memory = STUDIES / "memory.json"
+    if finished and not board.failed and not (options.keep and memory.exists()):
+        measure_all(memory)
     if report([]) != 0:
         return 2
     if not finished:
