@@ -141,6 +141,21 @@ def test_a_second_call_goes_on_and_records_alone_do_not_count(world, tmp_path: P
     assert len(world()[1].made) == 14
 
 
+def test_memory_is_measured_again_where_everything_is_repeated(
+    world, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    measured: list[Path] = []
+    monkeypatch.setattr(study, "measure_all", measured.append)
+    monkeypatch.setattr(study, "STUDIES", tmp_path)
+    assert world("--keep")[0] == 0
+    assert measured == [tmp_path / "memory.json"]  # there was none
+    measured[0].write_text("{}")
+    assert world("--keep")[0] == 0
+    assert len(measured) == 1
+    assert world()[0] == 0
+    assert len(measured) == 2
+
+
 def test_what_diverged_is_a_result_and_what_failed_is_tried_again(world, tmp_path: Path, capsys):
     fleet = Fleet()
     failing = "sgd, optimizer.lr=0.01 optimizer.weight_decay=0.0001 seed=0"
