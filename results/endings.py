@@ -23,7 +23,7 @@ from results.outcomes import (
     points_of,
     seeds_of,
 )
-from results.quality import SLACK, lost, no_worse, quality_name, sign
+from results.quality import SLACK, best_of, can_tell, lost, no_worse, quality_name, sign
 from results.study_json import Study, chart_of, line_of, study_of
 from results.trials import DIVERGED, HEADLINE, Outcome
 
@@ -34,8 +34,9 @@ def headline(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
     """NovoGrad beside the others, everyone tuned with as many trials.
 
     On par: the mean over the seeds is not worse than the best other one's by more than 1 % of it or
-    two standard errors of the difference, whichever is more. Holds if NovoGrad is on par or better
-    on all data sets; does not hold if on fewer than half of them.
+    two standard errors of the difference, whichever is more. Where two standard errors are more
+    than the difference and than 5 %, the seeds can't tell, and the data set does not count. Holds
+    if NovoGrad is on par or better on all others; does not hold if on fewer than half of them.
     """
     own = of_study(outcomes, HEADLINE)
     numbers: dict[str, dict[str, float]] = {}
@@ -49,11 +50,14 @@ def headline(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
         numbers[f"{data}, {quality_name(metric)}"] = _with_spread(found)
         best = max(others, key=lambda name: sign(metric) * fmean(others[name]))
         is_par = OURS in found and no_worse(metric, found[OURS], others[best])
-        par.append(is_par)
+        remark = "" if is_par else " (behind)"
+        if OURS in found and not can_tell(found[OURS], others[best]):
+            remark = " (seeds can't tell)"
+        else:
+            par.append(is_par)
         ours = f"{fmean(found[OURS]):.2f}" if OURS in found else DIVERGED
         texts.append(
-            f"{data} {ours} against {fmean(others[best]):.2f} of "
-            f"{OPTIMIZERS[best]}{'' if is_par else ' (behind)'}"
+            f"{data} {ours} against {fmean(others[best]):.2f} of {OPTIMIZERS[best]}{remark}"
         )
     if not par:
         return None
@@ -65,8 +69,8 @@ def headline(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
 def longer_training(outcomes: Sequence[Outcome], read: Reader) -> Study | None:
     """Validation after one, two and three times the epochs, and the training loss beside it.
 
-    Holds if NovoGrad's quality after three times the epochs is not worse than after one by more
-    than 1 %, on all data sets; does not hold if it is worse on all.
+    Holds if NovoGrad's quality after three times the epochs is not worse than the best of the three
+    by more than 1 %, on all data sets; does not hold if it is worse on all.
     """
     own = of_study(outcomes, "longer_training")
     numbers: dict[str, dict[str, float]] = {}
@@ -86,7 +90,8 @@ def longer_training(outcomes: Sequence[Outcome], read: Reader) -> Study | None:
             numbers.setdefault(key, {}).update({k: v for k, v in values.items() if v is not None})
             losses.append(line_of(name, {x: _train_loss(read, runs[x]) for x in xs}))
             if name == OURS:
-                good.append(lost(metric, points[xs[0]], points[xs[-1]]) <= SLACK)
+                best = best_of(metric, points.values())
+                good.append(lost(metric, best, points[xs[-1]]) <= SLACK)
                 spelled = ", ".join(f"{v:.2f}" for v in values.values() if v is not None)
                 texts.append(f"{data}: {spelled}")
         if lines:
@@ -104,44 +109,53 @@ def longer_training(outcomes: Sequence[Outcome], read: Reader) -> Study | None:
 def regularisation(outcomes: Sequence[Outcome], read: Reader) -> Study | None:
     """What many epochs over a small part of the training data do, where they can overfit.
 
-    Lost: by three times the epochs against the best of one, two and three times. Gap: how far the
-    training loss is below that of validation after three times. Holds if NovoGrad loses less than
-    1 %, or least, and has the smallest gap, on all data sets; does not hold if on none.
+    Lost: by three times the epochs against the best of one, two and three times. Gap: the loss on
+    validation data less that of training, at the end. Only data sets count on which an optimizer
+    loses more than 1 %: nobody overfits on the others. Who learns less overfits less, too, so that
+    losing little is not enough. Holds if NovoGrad loses less than 1 %, or least, and ends at most
+    1 % behind the best other one, on all data sets; does not hold if it loses least on none.
     """
     own = of_study(outcomes, "regularisation")
     numbers: dict[str, dict[str, float]] = {}
-    charts, good, texts = [], [], []
+    charts, least, ahead, texts = [], [], [], []
     for data in data_sets(own):
         metric = metric_on(own, data)
-        losses, gaps, last, lines = {}, {}, {}, []
+        losses, gaps, lines = {}, {}, []
+        last: dict[str, float | None] = {}
         for name in optimizers_on(own, data):
             points = points_of(own, data, name)
-            known = [y for y in points.values() if y is not None]
-            if len(points) < 3 or not known:
+            if len(points) < 3:
                 continue
             lines.append(line_of(name, points))
             end = max(points)
-            best = max(known, key=lambda y: sign(metric) * y)
-            losses[name] = lost(metric, best, points[end])
+            last[name] = points[end]
+            losses[name] = lost(metric, best_of(metric, points.values()), points[end])
             run = next(o for o in of_optimizer(own, data, name) if o.at == end)
             gap = _gap(read, run)
-            ending = points[end]
-            if gap is not None and ending is not None:
-                gaps[name], last[name] = gap, ending
+            if gap is not None:
+                gaps[name] = gap
         if OURS not in losses or len(losses) < 2:
             continue
         charts.append(chart_of(data, "epochs / the fewest", metric, lines))
-        numbers[f"{data}, {quality_name(metric)} at the end"] = by_name(last)
+        known = {name: value for name, value in last.items() if value is not None}
+        numbers[f"{data}, {quality_name(metric)} at the end"] = by_name(known)
         numbers[f"{data}, % lost"] = in_percent(losses)
         numbers[f"{data}, gap"] = by_name(gaps)
-        least = losses[OURS] <= max(SLACK, min(losses.values()))
-        good.append(least and OURS in gaps and gaps[OURS] <= min(gaps.values()))
-        spelled = ", ".join(f"{OPTIMIZERS[n]} {v:.2f}" for n, v in gaps.items())
-        texts.append(f"{data}: lost {percents(losses)}; gap {spelled}")
-    if not good:
+        texts.append(f"{data}: {percents(losses)}")
+        if max(losses.values()) > SLACK:
+            others = best_of(metric, (last[name] for name in last if name != OURS))
+            least.append(losses[OURS] <= max(SLACK, min(losses.values())))
+            ahead.append(others is None or lost(metric, others, last[OURS]) <= SLACK)
+    if not charts:
         return None
-    summary = f"Overfits least on {sum(good)} of {len(good)} data sets. {'. '.join(texts)}."
-    return study_of("regularisation", all_or_none(good), summary, numbers, charts, own)
+    good = [a and b for a, b in zip(least, ahead, strict=True)]
+    verdict = decide(good, fails=not any(least))
+    summary = (
+        f"An optimizer overfits on {len(good)} of {len(charts)} data sets. There NovoGrad loses "
+        f"least on {sum(least)}, and ends on par or better on {sum(ahead)}. Lost: "
+        f"{'; '.join(texts)}."
+    )
+    return study_of("regularisation", verdict, summary, numbers, charts, own)
 
 
 def tensor_sizes(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
@@ -149,45 +163,45 @@ def tensor_sizes(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
 
     Its runs again with every tensor's step multiplied by the root of its number of weights, so that
     all weights move alike, as with Adam; the best of four rates. Closed: the part of the distance
-    between NovoGrad and the best other optimizer, both of the headline, that this gains. Holds if
-    at least half is closed on all data sets where NovoGrad is behind; does not hold if on none.
+    between NovoGrad and the best other optimizer that this gains; all with the first seed. Holds if
+    at least half is closed on all data sets asked; does not hold if on none. Sets on which NovoGrad
+    is on par do not count.
     """
     own = of_study(outcomes, "tensor_sizes")
+    ends = of_study(outcomes, HEADLINE)
     numbers: dict[str, dict[str, float]] = {}
     charts, good, texts = [], [], []
     for data in data_sets(own):
         metric = metric_on(own, data)
-        found = {name: fmean(v) for name, v in seeds_of(of_study(outcomes, HEADLINE), data).items()}
-        ours = found.pop(OURS, None)
+        seeds = seeds_of(ends, data)
+        others = {name: values for name, values in seeds.items() if name != OURS}
+        if OURS not in seeds or not others:
+            continue
+        best = max(others, key=lambda name: sign(metric) * fmean(others[name]))
+        if no_worse(metric, seeds[OURS], others[best]):
+            continue
         points = points_of(own, data, OURS)
-        known = [y for y in points.values() if y is not None]
-        if ours is None or not found or not known:
-            continue
-        best = max(found, key=lambda name: sign(metric) * found[name])
-        behind = sign(metric) * (found[best] - ours)
-        if behind <= 0:
-            continue
-        alike = max(known, key=lambda y: sign(metric) * y)
-        closed = sign(metric) * (alike - ours) / behind
-        ends = (min(points), max(points))
+        ours, other = (seeds[name][0] for name in (OURS, best))
+        alike = best_of(metric, points.values())
+        behind = other - ours
+        closed = 0.0 if alike is None or not behind else (alike - ours) / behind
+        span = (min(points), max(points))
         lines = [
-            line_of("weights alike", points),
-            line_of(OURS, dict.fromkeys(ends, ours)),
-            line_of(best, dict.fromkeys(ends, found[best])),
+            line_of("NovoGrad, all weights alike", points),
+            line_of(OURS, dict.fromkeys(span, ours)),
+            line_of(best, dict.fromkeys(span, other)),
         ]
         charts.append(
             chart_of(data, "rate of a weight / NovoGrad's rate", metric, lines, log_x=True)
         )
+        values = {"NovoGrad": ours, "weights alike": alike, "best other": other}
         numbers[f"{data}, {quality_name(metric)}"] = {
-            "NovoGrad": ours,
-            "weights alike": alike,
-            "best other": found[best],
+            **{name: value for name, value in values.items() if value is not None},
             "closed, %": 100 * closed,
         }
         good.append(closed >= CLOSED)
-        texts.append(
-            f"{data}: {ours:.2f} becomes {alike:.2f}, {OPTIMIZERS[best]} has {found[best]:.2f}"
-        )
+        became = DIVERGED if alike is None else f"{alike:.2f}"
+        texts.append(f"{data}: {ours:.2f} becomes {became}, {OPTIMIZERS[best]} has {other:.2f}")
     if not good:
         return None
     summary = (

@@ -7,7 +7,7 @@ lost" is 5 % of the better quality, or a perplexity 5 % above the better one.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean, stdev
 
@@ -33,14 +33,18 @@ def quality_name(metric: str) -> str:
 
 
 def lost(metric: str, better: float | None, other: float | None) -> float:
-    """Which part of the better quality the other one lacks; all of it if there is none."""
-    if better is None:
-        return 0.0
-    if other is None:
+    """Which part of the better quality the other one lacks; all of it if either is none."""
+    if better is None or other is None:
         return 1.0
     if metric.endswith("/ppl"):
         return other / better - 1.0
     return 1.0 - other / better if better > 0 else 0.0  # there was nothing to lose
+
+
+def best_of(metric: str, values: Iterable[float | None]) -> float | None:
+    """The best quality there is."""
+    known = [value for value in values if value is not None]
+    return max(known, key=lambda value: sign(metric) * value, default=None)
 
 
 def width(points: Mapping[float, float | None], metric: str) -> float | None:
@@ -79,5 +83,16 @@ def width(points: Mapping[float, float | None], metric: str) -> float | None:
 def no_worse(metric: str, ours: Sequence[float], others: Sequence[float]) -> bool:
     """Within SLACK, or two standard errors of the difference."""
     worse = sign(metric) * (fmean(others) - fmean(ours))
-    errors = [stdev(v) ** 2 / len(v) if len(v) > 1 else 0.0 for v in (ours, others)]
-    return worse <= max(SLACK * abs(fmean(others)), 2 * math.sqrt(sum(errors)))
+    return worse <= max(SLACK * abs(fmean(others)), 2 * _standard_error(ours, others))
+
+
+def can_tell(ours: Sequence[float], others: Sequence[float]) -> bool:
+    """Whether there is a difference of two standard errors, or one of WITHIN would be as much."""
+    noise = 2 * _standard_error(ours, others)
+    return noise <= max(WITHIN * abs(fmean(others)), abs(fmean(others) - fmean(ours)))
+
+
+def _standard_error(ours: Sequence[float], others: Sequence[float]) -> float:
+    """Of the difference of two means."""
+    parts = [stdev(v) ** 2 / len(v) if len(v) > 1 else 0.0 for v in (ours, others)]
+    return math.sqrt(sum(parts))

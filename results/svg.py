@@ -107,9 +107,11 @@ def _apart(values: Sequence[float], axis: Axis) -> tuple[float, ...]:
 def places_of(lines: Sequence[Line]) -> list[tuple[int, Line]]:
     """Lines with the places of their colours: an optimizer has the same one in all charts."""
     names = [*OPTIMIZERS.values()]
-    if all(line.label in names for line in lines):
-        return [(names.index(line.label), line) for line in lines]
-    return [*enumerate(lines)]
+    if not any(line.label in names for line in lines):
+        return [*enumerate(lines)]
+    others = [line.label for line in lines if line.label not in names]
+    order = [*names, *others]
+    return [(order.index(line.label), line) for line in lines]
 
 
 def make_axis(

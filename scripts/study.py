@@ -204,11 +204,22 @@ class Board:
         )
 
     def save(self) -> None:
-        """Outcomes of known trials, and earlier ones of what was not run now, in trials.csv."""
-        found = {_key(one): one for one in self.before}
-        for trials in self.trials():
-            outcomes = [self.outcome(self.entry(trial)) for trial in trials]
-            found |= {_key(one): one for one in outcomes if one}
+        """Outcomes in trials.csv; earlier ones of what was not run now, if still asked for."""
+        found = {
+            _key(one): one for one in self.before if (one.data, one.optimizer) not in self.rows
+        }
+        for row in self.rows:
+            earlier = {_key(one): one for one in self.before if (one.data, one.optimizer) == row}
+            for stage, known in self._stages(*row):
+                if not known:  # tuning may still find what it found before
+                    asked = {trial.study for trial in stage}
+                    found |= {key: one for key, one in earlier.items() if one.study in asked}
+                    continue
+                for trial in stage:
+                    entry = self.entry(trial)
+                    one = self.outcome(entry) or earlier.get(_key(trial))
+                    if one and one.run_id == entry.prepared.run_id:
+                        found[_key(one)] = one
         write_atomically(TRIALS, to_csv([*found.values()]).encode(), durable=False)
 
 
@@ -232,7 +243,7 @@ def _outcome(trial: Trial, prepared: Prepared, record: dict[str, Any] | None) ->
     )
 
 
-def _key(one: Outcome) -> str:
+def _key(one: Outcome | Trial) -> str:
     return repr((one.study, one.data, one.optimizer, one.series, one.at, one.seed))
 
 

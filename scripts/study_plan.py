@@ -152,7 +152,7 @@ class StudyPlan:
             f"experiment={self.rows[data, optimizer].experiment}",
             *([] if any(word.startswith("scale=") for word in self.words) else ["scale=mini"]),
             f"small_data={self.data[data].small_data}",
-            *(["evaluation.final=false"] if tuning else []),  # the test set stays unseen
+            *(["evaluation.final=false"] if tuning else []),  # a test split stays unseen
             *words,
             *(word_of(f"optimizer.{key}", value) for key, value in values.items()),
             f"seed={seed}",

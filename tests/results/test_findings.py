@@ -98,6 +98,19 @@ def test_a_seed_of_ours_that_diverged_is_behind():
     assert "one diverged against 50.00 of SGD (behind)" in found["summary"]
 
 
+def test_seeds_that_differ_too_much_decide_nothing():
+    outcomes = [
+        outcome(study=HEADLINE, data=data, optimizer=name, seed=seed, value=value)
+        for data, values in (("one", (40.0, 40.1)), ("other", (30.0, 50.0)))
+        for name in ("sgd", "novograd")
+        for seed, value in enumerate(values)
+    ]
+    found = judge(HEADLINE, outcomes)
+    assert found["verdict"] == UNDECIDED
+    assert "On par or better on 1 of 1 data sets" in found["summary"]
+    assert "other 40.00 against 40.00 of SGD (seeds can't tell)" in found["summary"]
+
+
 SEVEN = (0.1, 0.215, 0.464, 1.0, 2.15, 4.64, 10.0)
 
 
@@ -141,71 +154,113 @@ def test_warmup():
             "novograd": {0.0: 50.0, 5.0: 50.2, 25.0: 40.0},
         },
     )
-    above = points("warmup", {"novograd": {0.0: 10.0, 5.0: 50.0}}, series="3 × the rate")
-    found = judge("warmup", fine + above)
-    assert found["verdict"] == HOLDS  # at the best rate; above it is shown
+    found = judge("warmup", fine)
+    assert found["verdict"] == HOLDS
     assert found["numbers"]["one, % gained"]["Adam"] == pytest.approx(40.0)
-    assert found["numbers"]["one, 3 × the rate, % gained"] == {"NovoGrad": pytest.approx(80.0)}
-    needs = points("warmup", {"novograd": {0.0: 40.0, 5.0: 50.0}}, data="other")
-    assert judge("warmup", fine + needs)["verdict"] == UNDECIDED
-    noise = [
-        outcome(study=HEADLINE, data="other", optimizer="novograd", seed=i, value=value)
-        for i, value in enumerate((40.0, 45.0, 50.0))
+    better = {"novograd": {0.0: 10.0, 5.0: 62.5}, "adam": {0.0: 48.0, 5.0: 49.0}}
+    above = points("warmup", better, series="3 × the rate")
+    found = judge("warmup", fine + above)  # a warm-up makes a larger rate the best
+    assert found["verdict"] == FAILS
+    assert found["numbers"]["one, % gained"]["NovoGrad"] == pytest.approx(20.0)
+    assert found["numbers"]["one, % gained"]["Adam"] == pytest.approx(4.0)
+    assert [chart["title"] for chart in found["curves"]][:2] == [
+        "one: val/top1",
+        "one, 3 × the rate: val/top1",
     ]
-    assert judge("warmup", fine + needs + noise)["verdict"] == HOLDS
+
+
+def test_a_warmup_without_which_everything_diverges_is_needed():
+    of: dict[str, dict[float, float | None]] = {
+        "adam": {0.0: 50.0, 5.0: None},
+        "novograd": {0.0: None, 5.0: 50.0},
+    }
+    found = judge("warmup", points("warmup", of))
+    assert found["verdict"] == FAILS
+    assert found["numbers"]["one, % gained"] == {"Adam": 0.0, "NovoGrad": 100.0}
 
 
 @pytest.mark.parametrize(
-    ("ours", "verdict"), [(48.0, HOLDS), (40.0, UNDECIDED), (30.0, FAILS), (None, FAILS)]
+    ("at_8", "at_32", "verdict"),
+    [
+        (49.0, 48.0, HOLDS),
+        (49.0, 30.0, UNDECIDED),  # good at first
+        (45.0, 30.0, UNDECIDED),  # not good, but no other is better
+        (39.0, 30.0, FAILS),
+        (39.0, None, FAILS),
+        (None, None, FAILS),
+    ],
 )
-def test_large_batches(ours: float | None, verdict: str):
+def test_large_batches(at_8: float | None, at_32: float | None, verdict: str):
     of: dict[str, dict[float, float | None]] = {
         "sgd": {1.0: 50.0, 8.0: 40.0, 32.0: 35.0},
-        "novograd": {1.0: 50.0, 8.0: 49.0, 32.0: ours},
+        "novograd": {1.0: 50.0, 8.0: at_8, 32.0: at_32},
     }
     found = judge("large_batch", points("large_batch", of))
     assert found["verdict"] == verdict
+    assert found["numbers"]["one, × 8, % lost"]["SGD"] == pytest.approx(20.0)
     warm = points("large_batch", {"novograd": {32.0: 50.0}}, series="with warm-up")
     assert judge("large_batch", points("large_batch", of) + warm)["verdict"] == HOLDS
-    worse = points("large_batch", {"novograd": {32.0: 0.0}}, series="with warm-up")
+    worse = points("large_batch", {"sgd": {32.0: 0.0}}, series="with warm-up")
     with_worse = judge("large_batch", points("large_batch", of) + worse)
     assert with_worse["numbers"] == found["numbers"]
 
 
+def test_a_small_batch_that_diverged_is_no_proof_of_large_ones():
+    of: dict[str, dict[float, float | None]] = {
+        "sgd": {1.0: 50.0, 8.0: 50.0, 32.0: 50.0},
+        "novograd": {1.0: None, 8.0: 50.0, 32.0: 50.0},
+    }
+    assert judge("large_batch", points("large_batch", of))["verdict"] == FAILS
+
+
 def test_longer_training():
-    of = {"sgd": {1.0: 50.0, 2.0: 55.0, 3.0: 40.0}, "novograd": {1.0: 50.0, 2.0: 55.0, 3.0: 54.0}}
+    of = {"sgd": {1.0: 50.0, 2.0: 55.0, 3.0: 40.0}, "novograd": {1.0: 50.0, 2.0: 54.0, 3.0: 55.0}}
     found = judge("longer_training", points("longer_training", of))
     assert found["verdict"] == HOLDS
     validation, training = found["curves"][:2]
-    assert validation["lines"][1]["y"] == [50.0, 55.0, 54.0]
+    assert validation["lines"][1]["y"] == [50.0, 54.0, 55.0]
     assert training["lines"][1]["y"] == [1.5, 1.5, 1.5]
-    of["novograd"][3.0] = 49.0
+    of["novograd"][3.0] = 53.0  # better than after one time, worse than after two
     assert judge("longer_training", points("longer_training", of))["verdict"] == FAILS
 
 
 @pytest.mark.parametrize(
-    ("ours", "loss", "verdict"),
+    ("ours", "verdict"),
     [
-        ({1.0: 50.0, 2.0: 55.0, 3.0: 54.9}, 1.75, HOLDS),  # less than 1 % lost, the smallest gap
-        ({1.0: 50.0, 2.0: 60.0, 3.0: 55.0}, 1.75, HOLDS),  # 8 % lost, SGD 20 %
-        ({1.0: 50.0, 2.0: 55.0, 3.0: 54.9}, 2.25, FAILS),  # a larger gap
-        ({1.0: 50.0, 2.0: 55.0, 3.0: 40.0}, 1.75, FAILS),  # 27 % lost
+        ({1.0: 50.0, 2.0: 55.0, 3.0: 54.9}, HOLDS),  # less than 1 % lost
+        ({1.0: 50.0, 2.0: 60.0, 3.0: 55.0}, HOLDS),  # 8 % lost, SGD 20 %
+        ({1.0: 20.0, 2.0: 30.0, 3.0: 35.0}, UNDECIDED),  # nothing lost, and less learned
+        ({1.0: 50.0, 2.0: 55.0, 3.0: 40.0}, FAILS),  # 27 % lost
+        ({1.0: None, 2.0: None, 3.0: None}, FAILS),
     ],
 )
-def test_regularisation(ours: dict[float, float], loss: float, verdict: str):
-    of = {"sgd": {1.0: 50.0, 2.0: 40.0, 3.0: 40.0}, "novograd": ours}
+def test_regularisation(ours: dict[float, float | None], verdict: str):
+    of: dict[str, dict[float, float | None]] = {
+        "sgd": {1.0: 50.0, 2.0: 40.0, 3.0: 40.0},
+        "novograd": ours,
+    }
     outcomes = [replace(one, run_id=one.optimizer) for one in points("regularisation", of)]
-    found = judge("regularisation", outcomes, {"sgd": 2.0, "novograd": loss})
+    found = judge("regularisation", outcomes, {"sgd": 2.0, "novograd": 1.75})
     assert found["verdict"] == verdict
-    assert found["numbers"]["one, gap"] == {"SGD": 0.5, "NovoGrad": loss - 1.5}
+    assert found["numbers"]["one, gap"] == {"SGD": 0.5, "NovoGrad": 0.25}
     assert found["numbers"]["one, % lost"]["SGD"] == pytest.approx(20.0)
-    assert found["numbers"]["one, val/top1 at the end"]["NovoGrad"] == ours[3.0]
+    assert found["numbers"]["one, val/top1 at the end"].get("NovoGrad") == ours[3.0]
 
 
-@pytest.mark.parametrize(("short", "verdict"), [(50.0, HOLDS), (45.0, FAILS)])
-def test_beta2(short: float, verdict: str):
-    outcomes = points("beta2", {"novograd": {0.0: 40.0, 0.25: short, 0.98: 50.0}})
-    assert judge("beta2", outcomes)["verdict"] == verdict
+def test_where_nobody_overfits_nothing_is_said_of_it():
+    of = {name: {1.0: 50.0, 2.0: 55.0, 3.0: 60.0} for name in ("sgd", "novograd")}
+    found = judge("regularisation", points("regularisation", of))
+    assert found["verdict"] == UNDECIDED
+    assert found["summary"].startswith("An optimizer overfits on 0 of 2 data sets.")
+
+
+@pytest.mark.parametrize(
+    ("short", "long", "verdict"),
+    [(50.0, 50.0, HOLDS), (45.0, 50.0, FAILS), (None, 50.0, FAILS), (50.0, None, HOLDS)],
+)
+def test_beta2(short: float | None, long: float | None, verdict: str):
+    of: dict[str, dict[float, float | None]] = {"novograd": {0.0: None, 0.25: short, 0.98: long}}
+    assert judge("beta2", points("beta2", of))["verdict"] == verdict
 
 
 def test_texts_of_what_was_run(tmp_path: Path):
@@ -222,6 +277,7 @@ def test_texts_of_what_was_run(tmp_path: Path):
     [
         ("val/top1", 40.0, 50.0, {0.01: 44.0, 0.1: 45.0}, HOLDS),
         ("val/top1", 40.0, 50.0, {0.01: 44.0, 0.1: None}, FAILS),
+        ("val/top1", 40.0, 50.0, {0.01: None, 0.1: None}, FAILS),
         ("valid/ppl", 300.0, 200.0, {0.01: 240.0, 0.1: 400.0}, HOLDS),
         ("valid/ppl", 300.0, 200.0, {0.01: 260.0, 0.1: 400.0}, FAILS),
     ],

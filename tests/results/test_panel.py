@@ -36,3 +36,13 @@ def test_all_charts_below_one_legend():
 def test_numbers_along_an_axis_do_not_overlap():
     picture = draw_panel([chart("a", "Adam", x=(0.316, 1.0, 3.16, 3.1646, 10.0))])
     assert texts(picture, "tick mid") == ["0.316", "1", "3.16", "10"]
+
+
+def test_optimizers_keep_their_colours_beside_other_lines():
+    def colours(*charts: Chart) -> list[str | None]:
+        root = ElementTree.fromstring(draw_panel(charts))
+        paths = [element for element in root.iter(f"{SVG}path") if element.get("d") == "M1 4H21"]
+        return [path.get("style") for path in paths]
+
+    sgd, ours = colours(chart("a", "SGD", "NovoGrad"))
+    assert colours(chart("a", "weights alike", "NovoGrad"), chart("b", "SGD"))[:2] == [sgd, ours]

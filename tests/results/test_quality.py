@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from results.quality import lost, no_worse, quality, quality_name, width
+from results.quality import can_tell, lost, no_worse, quality, quality_name, width
 
 
 def test_qualities():
@@ -24,7 +24,7 @@ def test_qualities():
         ("val/top1", 50.0, 55.0, -0.1),
         ("valid/ppl", 100.0, 110.0, 0.1),
         ("valid/ppl", 100.0, None, 1.0),
-        ("val/top1", None, 50.0, 0.0),
+        ("val/top1", None, 50.0, 1.0),
         ("dev/wer", -3.0, 5.0, 0.0),
     ],
 )
@@ -60,3 +60,9 @@ def test_no_worse_by_a_percent_or_by_two_standard_errors():
     assert no_worse("val/top1", [48.0, 52.0], [51.0, 51.0])
     assert no_worse("val/top1", [60.0, 60.0], [51.0, 51.0])
     assert not no_worse("valid/ppl", [60.0, 60.0], [51.0, 51.0])
+
+
+def test_seeds_tell_of_a_difference_that_is_there_or_would_show():
+    assert can_tell([50.0, 51.0], [50.0, 51.0])
+    assert not can_tell([40.0, 60.0], [50.0, 50.0])
+    assert can_tell([40.0, 60.0], [90.0, 90.0])  # far more than the seeds differ

@@ -59,7 +59,7 @@ def test_tuning_verdicts_and_rules(results: Path):
     assert "12,345" in page
     assert "On par or better on 1 of 1 data sets" in page
     assert "**Undecided.**" in page  # by one data set
-    assert "Holds if NovoGrad is on par or better on all data sets" in page  # the rule
+    assert "Holds if NovoGrad is on par or better on all others" in page  # the rule
     assert "Seen in the curves." in page
     assert page.endswith("## Limits\n\n- Small.\n")
     assert "| **not run** |  |" in page  # claims without results

@@ -141,6 +141,26 @@ def test_a_second_call_goes_on_and_records_alone_do_not_count(world, tmp_path: P
     assert len(world()[1].made) == 14
 
 
+def test_trials_that_are_no_longer_asked_for_are_forgotten(
+    world, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    world()
+    file = tmp_path / "study.yaml"
+    changed = yaml.safe_load(file.read_text())
+    changed["rates"] = [0.1, 1.0, 3.0]
+    del changed["data"]["digits"]["rows"]["sgd"]
+    file.write_text(yaml.safe_dump(changed))
+    assert world()[0] == 0
+    outcomes = read_trials(tmp_path / "trials.csv")
+    rates = {
+        name: sorted(one.at for one in outcomes if (one.optimizer, one.study) == (name, RATES))
+        for name in ("sgd", "novograd")
+    }
+    assert rates == {"sgd": [0.01, 0.1, 1.0], "novograd": [0.001, 0.01, 0.03]}  # sgd was not asked
+    tuned = {one.lr for one in outcomes if (one.optimizer, one.study) == ("novograd", HEADLINE)}
+    assert tuned == {0.03}
+
+
 def test_memory_is_measured_again_where_everything_is_repeated(
     world, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
