@@ -39,7 +39,7 @@ STUDY_NAMES = (
     "tensor_sizes",
 )
 # Studies of what the paper does not claim, and how they are headed.
-EXPLANATIONS = {"tensor_sizes": "Why NovoGrad is behind here: large tensors move slowly"}
+EXPLANATIONS = {"tensor_sizes": "Is NovoGrad behind here because large tensors move slowly?"}
 HOLDS, FAILS, UNDECIDED = "holds at this scale", "does not hold", "undecided"
 STUDY_VERDICTS = (HOLDS, FAILS, UNDECIDED)
 TESTED, NOT_RUN = "kept by tests", "not run"

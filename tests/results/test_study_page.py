@@ -75,7 +75,7 @@ def test_an_explanation_comes_after_the_claims(results: Path):
     ]
     trials.write_text(to_csv(made))
     page = render(results)
-    assert page.index("## Why NovoGrad is behind here") > page.index("## In all four tasks")
+    assert page.index("## Is NovoGrad behind here because") > page.index("## In all four tasks")
     assert "An explanation of ours, not a claim of the paper. **Holds at this scale.**" in page
     assert "| one, val/top1 | 40 | 49 | 50 | 90 |" in page
 
