@@ -50,4 +50,4 @@ def test_one_table_of_all_tasks(tmp_path, monkeypatch, capsys):
     ]
     assert output.count(".25") == 11
     assert output.count("not run") == 1
-    assert "11 of 12 runs done" in output
+    assert "11 of 12 runs, about a minute left" in output
