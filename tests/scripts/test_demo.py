@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 from scripts import demo
 from scripts.supervise import is_done, record_of
@@ -15,6 +16,7 @@ def test_one_table_of_all_tasks(tmp_path, monkeypatch, capsys):
     def finish(jobs, at_once, *, ended, to_logs):
         """All but the last, whose record came with the suite and is not of a run made here."""
         for number, job in enumerate(jobs):
+            job.started = time.monotonic()
             metric = job.prepared.task.headline.name
             path = record_of(job.prepared)
             path.parent.mkdir(parents=True)
