@@ -11,6 +11,7 @@ from results.outcomes import (
     OURS,
     Reader,
     all_or_none,
+    best_other,
     by_name,
     data_sets,
     decide,
@@ -23,7 +24,7 @@ from results.outcomes import (
     points_of,
     seeds_of,
 )
-from results.quality import SLACK, best_of, can_tell, lost, no_worse, quality_name, sign
+from results.quality import SLACK, best_of, can_tell, lost, no_worse, quality_name
 from results.study_json import Study, chart_of, line_of, study_of
 from results.trials import DIVERGED, HEADLINE, Outcome
 
@@ -44,20 +45,19 @@ def headline(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
     for data in data_sets(own):
         found = seeds_of(own, data)
         metric = metric_on(own, data)
-        others = {name: values for name, values in found.items() if name != OURS}
-        if not of_optimizer(own, data, OURS) or not others:
+        best = best_other(metric, found)
+        if not of_optimizer(own, data, OURS) or best is None:
             continue
         numbers[f"{data}, {quality_name(metric)}"] = _with_spread(found)
-        best = max(others, key=lambda name: sign(metric) * fmean(others[name]))
-        is_par = OURS in found and no_worse(metric, found[OURS], others[best])
+        is_par = OURS in found and no_worse(metric, found[OURS], found[best])
         remark = "" if is_par else " (behind)"
-        if OURS in found and not can_tell(found[OURS], others[best]):
+        if OURS in found and not can_tell(found[OURS], found[best]):
             remark = " (seeds can't tell)"
         else:
             par.append(is_par)
         ours = f"{fmean(found[OURS]):.2f}" if OURS in found else DIVERGED
         texts.append(
-            f"{data} {ours} against {fmean(others[best]):.2f} of {OPTIMIZERS[best]}{remark}"
+            f"{data} {ours} against {fmean(found[best]):.2f} of {OPTIMIZERS[best]}{remark}"
         )
     if not par:
         return None
@@ -174,11 +174,8 @@ def tensor_sizes(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
     for data in data_sets(own):
         metric = metric_on(own, data)
         seeds = seeds_of(ends, data)
-        others = {name: values for name, values in seeds.items() if name != OURS}
-        if OURS not in seeds or not others:
-            continue
-        best = max(others, key=lambda name: sign(metric) * fmean(others[name]))
-        if no_worse(metric, seeds[OURS], others[best]):
+        best = best_other(metric, seeds)
+        if OURS not in seeds or best is None or no_worse(metric, seeds[OURS], seeds[best]):
             continue
         points = points_of(own, data, OURS)
         ours, other = (seeds[name][0] for name in (OURS, best))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from results.claims import FAILS, HOLDS, UNDECIDED
 from results.names import OPTIMIZERS
-from results.quality import quality
+from results.quality import quality, sign
 from results.trials import Outcome
 
 OURS = "novograd"
@@ -52,12 +53,21 @@ def points_of(
 
 def seeds_of(outcomes: Iterable[Outcome], data: str) -> dict[str, list[float]]:
     """Qualities over seeds, of optimizers of which every run finished."""
-    found: dict[str, list[float]] = {}
-    for name in optimizers_on(outcomes, data):
-        values = [quality(one.metric, one.value) for one in of_optimizer(outcomes, data, name)]
-        if None not in values:
-            found[name] = [value for value in values if value is not None]
-    return found
+    names = optimizers_on(outcomes, data)
+    found = {name: all_known(of_optimizer(outcomes, data, name)) for name in names}
+    return {name: values for name, values in found.items() if values}
+
+
+def all_known(runs: Iterable[Outcome]) -> list[float]:
+    """Qualities of runs of which each ended with a number; else none."""
+    values = [quality(one.metric, one.value) for one in runs]
+    return [value for value in values if value is not None] if None not in values else []
+
+
+def best_other(metric: str, seeds: Mapping[str, Sequence[float]]) -> str | None:
+    """Whose mean over the seeds is the best, NovoGrad left out."""
+    others = [name for name in seeds if name != OURS]
+    return max(others, key=lambda name: sign(metric) * fmean(seeds[name]), default=None)
 
 
 def decide(good: Sequence[bool], *, fails: bool) -> str:

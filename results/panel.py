@@ -9,12 +9,8 @@ from results.claims import Chart, Line
 from results.svg import CHART_STYLE, HEIGHT, WIDTH, entry_shape, places_of, shapes_of
 
 COLUMNS = 2
-TITLE, LEGEND, GAP, KEY = (
-    26,
-    34,
-    18,
-    30,
-)  # heights of a title and of the legend, room, a key's width
+TITLE, LEGEND, GAP = 26, 34, 18  # heights of a title and of the legend, room between
+KEY = 30  # the width of a line's mark in the legend
 LETTER = 8.2  # about the width of one in the legend
 
 STYLE = """

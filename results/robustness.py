@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import Any
 
-from results.names import OPTIMIZERS
 from results.outcomes import (
     OURS,
     Reader,
+    all_known,
     all_or_none,
+    by_name,
     data_sets,
     decide,
     in_percent,
@@ -28,7 +29,6 @@ from results.quality import (
     best_of,
     lost,
     no_worse,
-    quality,
     quality_name,
     sign,
     width,
@@ -66,9 +66,9 @@ def rates(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
         charts.append(
             chart_of(data, "learning rate / the optimizer's best", metric, lines, log_x=True)
         )
-        numbers[f"{data}, decades"] = {OPTIMIZERS[name]: value for name, value in widths.items()}
+        numbers[f"{data}, decades"] = by_name(widths)
         if OURS in widths and len(widths) > 1 and len(points_of(own, data, OURS)) >= 7:
-            spelled = ", ".join(f"{OPTIMIZERS[n]} {v:.2f}" for n, v in widths.items())
+            spelled = ", ".join(f"{n} {v:.2f}" for n, v in by_name(widths).items())
             noisy = 2 * _noise(outcomes, data) > WITHIN
             texts.append(f"{data}: {spelled} decades{' (seeds differ too much)' * noisy}")
             if not noisy:
@@ -212,7 +212,7 @@ def beta2(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
         found = {
             x: known
             for x in sorted({one.at for one in runs})
-            if (known := _all_known(metric, [one for one in runs if one.at == x]))
+            if (known := all_known(one for one in runs if one.at == x))
         }
         if not {0.0, 0.25, 0.98} <= {one.at for one in runs} or not found:
             continue
@@ -233,12 +233,6 @@ def beta2(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
         f"A short memory is as good on {sum(good)} of {len(good)} data sets. {'; '.join(texts)}."
     )
     return study_of("beta2", all_or_none(good), summary, numbers, [], own)
-
-
-def _all_known(metric: str, runs: Sequence[Outcome]) -> list[float]:
-    """Qualities of runs of which each ended with a number; else none."""
-    values = [quality(metric, one.value) for one in runs]
-    return [value for value in values if value is not None] if None not in values else []
 
 
 def _noise(outcomes: Sequence[Outcome], data: str) -> float:

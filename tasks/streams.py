@@ -47,11 +47,13 @@ def slots_of_step(
         epoch, step = epoch + 1, 0
 
 
-def shuffled_slots(examples: int, size: int, seed: int) -> Callable[[int], list[Sequence[int]]]:
-    """Slots of equal size from a new order of all examples in every epoch."""
+def shuffled_slots(
+    examples: int, size: int, seed: int, every: int = 1
+) -> Callable[[int], list[Sequence[int]]]:
+    """Slots of equal size from a new order of all examples in every epoch; of each n-th one."""
 
     def slots(epoch: int) -> list[Sequence[int]]:
-        order = permutation(examples, "order", seed, epoch)
+        order = permutation(examples, "order", seed, epoch) * every
         return [order[i : i + size].tolist() for i in range(0, examples - size + 1, size)]
 
     return slots

@@ -71,11 +71,9 @@ class ImageNet(Task):
         return Batch({"image": images, "label": torch.zeros(count, dtype=torch.int64)}, count)
 
     def train_stream(self, shard: Shard, position: int) -> Iterator[Batch]:
-        context = self.context
-        slots = shuffled_slots(self.epoch_units, context.micro, context.seed)
-        steps = slots_of_step(slots, self.steps_per_epoch, context.slots, shard, position)
-        every = self.data_options.train_every
-        keys = ([item._replace(index=item.index * every) for item in items] for items in steps)
+        context, every = self.context, self.data_options.train_every
+        slots = shuffled_slots(self.epoch_units, context.micro, context.seed, every)
+        keys = slots_of_step(slots, self.steps_per_epoch, context.slots, shard, position)
         return self._load(self._train, keys)
 
     def eval_batches(self, split: str, shard: Shard) -> Iterator[Batch]:
