@@ -59,7 +59,7 @@ def headline(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
         texts.append(
             f"{data} {ours} against {fmean(found[best]):.2f} of {OPTIMIZERS[best]}{remark}"
         )
-    if not par:
+    if not texts:
         return None
     verdict = decide(par, fails=2 * sum(par) < len(par))
     summary = f"On par or better on {sum(par)} of {len(par)} data sets: {'; '.join(texts)}."

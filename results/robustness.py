@@ -73,7 +73,7 @@ def rates(outcomes: Sequence[Outcome], _: Reader) -> Study | None:
             texts.append(f"{data}: {spelled} decades{' (seeds differ too much)' * noisy}")
             if not noisy:
                 wins.append(widths[OURS] >= max(widths.values()))
-    if not wins:
+    if not texts:
         return None
     summary = f"Widest on {sum(wins)} of {len(wins)} data sets. {'; '.join(texts)}."
     return study_of(RATES, all_or_none(wins), summary, numbers, charts, own)

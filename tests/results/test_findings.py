@@ -111,6 +111,21 @@ def test_seeds_that_differ_too_much_decide_nothing():
     assert "other 40.00 against 40.00 of SGD (seeds can't tell)" in found["summary"]
 
 
+def test_what_no_seeds_can_tell_was_run_all_the_same():
+    outcomes = [
+        outcome(study=HEADLINE, optimizer=name, seed=seed, value=value)
+        for name in ("sgd", "novograd")
+        for seed, value in enumerate((30.0, 50.0))
+    ]
+    found = judge(HEADLINE, outcomes)
+    assert found["verdict"] == UNDECIDED
+    assert "On par or better on 0 of 0 data sets" in found["summary"]
+    curves = points(RATES, {name: dict.fromkeys(SEVEN, 50.0) for name in ("sgd", "novograd")})
+    found = judge(RATES, outcomes + curves + [replace(one, data="twin") for one in outcomes])
+    assert found["verdict"] == UNDECIDED
+    assert "(seeds differ too much)" in found["summary"]
+
+
 SEVEN = (0.1, 0.215, 0.464, 1.0, 2.15, 4.64, 10.0)
 
 
