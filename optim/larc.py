@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from optim.norms import squared_norms
-from optim.transforms import Gradients
+from .norms import squared_norms
+from .transforms import Gradients
 
 MODES = ("clip", "scale")
 

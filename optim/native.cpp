@@ -208,9 +208,10 @@ template <class T>
 void step(int64_t count, const int64_t* numel, T* const* params, const T* const* grads,
           T* const* moments, typename Storage<T>::Moment* const* vs,
           typename Storage<T>::Moment* const* v_maxes, const double* known,
-          const double* factors, const NovoGradOptions& o) {
+          const double* factors, double* seen, const NovoGradOptions& o) {
   const auto moment_of = [&](int64_t t, double norm2) {
     const double factor = factors ? factors[t] * o.gradient_factor : o.gradient_factor;
+    seen[t] = norm2 * factor * factor;
     return second_moment(norm2, factor, vs[t], v_maxes ? v_maxes[t] : nullptr, o);
   };
   std::vector<double> partial(longest_in_blocks(count, numel));
@@ -253,13 +254,13 @@ void step(int64_t count, const int64_t* numel, T* const* params, const T* const*
 template <class T>
 int dispatch_step(int64_t count, const int64_t* numel, void* const* params,
                   const void* const* grads, void* const* moments, void* const* vs,
-                  void* const* v_maxes, const double* known, const double* factors,
+                  void* const* v_maxes, const double* known, const double* factors, double* seen,
                   const NovoGradOptions& o) {
   using V = typename Storage<T>::Moment;
   step<T>(count, numel, reinterpret_cast<T* const*>(params),
           reinterpret_cast<const T* const*>(grads), reinterpret_cast<T* const*>(moments),
           reinterpret_cast<V* const*>(vs), reinterpret_cast<V* const*>(v_maxes), known, factors,
-          o);
+          seen, o);
   return 0;
 }
 
@@ -289,13 +290,15 @@ extern "C" int novograd_squared_norms(int32_t dtype, int64_t count, const int64_
 // `known`: squared norms of the gradients where the caller has them already, else null.
 // `factors`: a factor for each tensor's gradient (clipping, LARC), else null.
 // `v_maxes`: null without AMSGrad.
+// `seen`: receives the squared norms of the gradients, times their factors squared.
 extern "C" int novograd_step(int32_t dtype, int64_t count, const int64_t* numel,
                              void* const* params, const void* const* grads, void* const* moments,
                              void* const* vs, void* const* v_maxes, const double* known,
-                             const double* factors, const NovoGradOptions* options) {
+                             const double* factors, double* seen,
+                             const NovoGradOptions* options) {
   const auto run = [&](auto element) {
     return dispatch_step<decltype(element)>(count, numel, params, grads, moments, vs, v_maxes,
-                                            known, factors, *options);
+                                            known, factors, seen, *options);
   };
   switch (dtype) {
     case kFloat32: return run(float{});

@@ -1,8 +1,8 @@
 """Builds, loads and calls `native.cpp`, the CPU kernels.
 
 They are built once, in about a second, with whatever C++ compiler is found, and kept in the
-user's cache directory under a name that follows the source, the compiler and the CPU. `make setup`
-builds them, otherwise their first use does. Where there is no compiler, or the build fails, each
+user's cache directory under a name that follows the source, the compiler and the CPU. Their first
+use builds them, or `build()` ahead of it. Where there is no compiler, or the build fails, each
 call says so by returning None or False, and the caller takes another way.
 """
 
@@ -24,6 +24,8 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from .memory import addresses, lie_at
 
 _LOG = logging.getLogger(__name__)
 _SOURCE = Path(__file__).with_suffix(".cpp")
@@ -58,15 +60,18 @@ def supports(dtype: torch.dtype) -> bool:
 
 
 def squared_norms(flat: Sequence[Tensor]) -> Tensor | None:
-    """Squared norms of dense CPU tensors as a float64 vector; None if the kernels can't."""
+    """Squared norms of contiguous CPU tensors as a float64 vector; None if the kernels can't."""
+    if not all(map(Tensor.is_contiguous, flat)):
+        raise ValueError("the kernel reads contiguous tensors only")
     result = torch.empty(len(flat), dtype=torch.float64)
     for dtype in {t.dtype for t in flat}:
         where = [i for i, t in enumerate(flat) if t.dtype == dtype]
-        if not supports(dtype):
-            return None
         chosen = [flat[i] for i in where]
+        pointers = addresses(chosen) if supports(dtype) else None
+        if pointers is None:
+            return None
         part = result if len(where) == len(flat) else torch.empty(len(where), dtype=torch.float64)
-        library, numels, pointers = _library(), _numels(chosen), _pointers(chosen)
+        library, numels = _library(), _numels(chosen)
         assert library is not None
         library.novograd_squared_norms(
             _DTYPES[dtype],
@@ -82,7 +87,7 @@ def squared_norms(flat: Sequence[Tensor]) -> Tensor | None:
 
 
 class TensorTable:
-    """Dense CPU tensors of one dtype as the kernel wants them: sizes, addresses."""
+    """Readable, dense CPU tensors of one dtype as the kernel wants them: sizes, addresses."""
 
     def __init__(
         self,
@@ -92,15 +97,16 @@ class TensorTable:
         max_exp_avg_sqs: Sequence[Tensor],
     ) -> None:
         self.tensors = tuple(map(list, (params, exp_avgs, exp_avg_sqs, max_exp_avg_sqs)))
-        self.addresses = tuple(map(_pointers, self.tensors))
+        self.addresses = tuple(map(addresses, self.tensors))
         self.numels = _numels(params)
         self.dtype = params[0].dtype
+        self.seen = torch.empty(len(params), dtype=torch.float64)  # squared norms of the last step
 
     def is_current(self) -> bool:
         """Whether the tensors lie in memory as they did."""
         params = self.tensors[0]
         return (
-            self.addresses == tuple(map(_pointers, self.tensors))
+            all(map(lie_at, self.tensors, self.addresses))
             and self.numels == _numels(params)
             and all(map(Tensor.is_contiguous, params))
             and {p.dtype for p in params} == {self.dtype}
@@ -108,16 +114,25 @@ class TensorTable:
 
     def step(
         self,
-        grads: Sequence[Tensor],
+        gradients: array[int] | None,
         squared_norms: Tensor | None,
         gradient_factors: Tensor | None,
         options: StepOptions,
-    ) -> None:
-        """One step; the vectors, where given, are contiguous, in float64 and on the CPU."""
-        library, gradients = _library(), _pointers(grads)
+    ) -> bool:
+        """One step; False, and nothing done, where there is no memory to read.
+
+        `gradients` are addresses of tensors that are laid out like their parameters; the vectors,
+        where given, are contiguous, in float64 and on the CPU.
+        """
+        library = _library()
+        norms, factors = _vector_address(squared_norms), _vector_address(gradient_factors)
+        if gradients is None or norms is None or factors is None:
+            return False
+        params, exp_avgs, exp_avg_sqs, max_exp_avg_sqs = self.addresses
+        if params is None or exp_avgs is None or exp_avg_sqs is None or max_exp_avg_sqs is None:
+            return False
         assert library is not None
         options.threads = torch.get_num_threads()
-        params, exp_avgs, exp_avg_sqs, max_exp_avg_sqs = self.addresses
         library.novograd_step(
             _DTYPES[self.dtype],
             len(params),
@@ -127,18 +142,22 @@ class TensorTable:
             _address(exp_avgs),
             _address(exp_avg_sqs),
             _address(max_exp_avg_sqs) if max_exp_avg_sqs else None,
-            None if squared_norms is None else squared_norms.data_ptr(),
-            None if gradient_factors is None else gradient_factors.data_ptr(),
+            norms or None,
+            factors or None,
+            self.seen.data_ptr(),
             ctypes.byref(options),
         )
-
-
-def _pointers(tensors: Iterable[Tensor]) -> array[int]:
-    return array("Q", map(Tensor.data_ptr, tensors))
+        return True
 
 
 def _numels(tensors: Iterable[Tensor]) -> array[int]:
     return array("q", map(Tensor.numel, tensors))
+
+
+def _vector_address(vector: Tensor | None) -> int | None:
+    """0 for no vector, None for one that can't be read."""
+    found = addresses([] if vector is None else [vector])
+    return None if found is None else sum(found)
 
 
 def _address(values: array[int]) -> int:
@@ -155,7 +174,7 @@ def _library() -> ctypes.CDLL | None:
         return None
     integer, size, pointer = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
     library.novograd_squared_norms.argtypes = [integer, size, pointer, pointer, pointer, integer]
-    library.novograd_step.argtypes = [integer, size, *[pointer] * 9]
+    library.novograd_step.argtypes = [integer, size, *[pointer] * 10]
     return library
 
 
@@ -181,9 +200,9 @@ def build() -> Path:
 
 
 def cache_directory() -> Path:
-    """Where builds are kept: $XDG_CACHE_HOME/novograd-repro, by default ~/.cache/…"""
+    """Where builds are kept: $XDG_CACHE_HOME/novograd, by default ~/.cache/…"""
     root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "novograd-repro"
+    return (Path(root) if root else Path.home() / ".cache") / "novograd"
 
 
 def _compiler() -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from optim import native
+from . import memory, native
 
 _BLOCK = 1 << 16  # elements that are widened to float64 at a time
 _RUN = 4096
@@ -51,25 +51,6 @@ def accumulation_dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def flat_view(tensor: Tensor) -> Tensor:
-    """All elements in memory order where they lie densely, else in a copy."""
-    return tensor.as_strided((tensor.numel(),), (1,)) if is_dense(tensor) else tensor.reshape(-1)
-
-
-def is_dense(tensor: Tensor) -> bool:
-    """Whether the elements fill one block of memory, in any order of the dimensions."""
-    if tensor.is_contiguous():
-        return True
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size == 1:
-            continue
-        if stride != expected:
-            return False
-        expected *= size
-    return True
-
-
 def squared_norms(tensors: Sequence[Tensor]) -> Tensor:
     """Squared norm of each tensor, as one float64 vector; no host synchronisation.
 
@@ -105,28 +86,34 @@ def _sharded_squared_norms(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _plain_squared_norms(tensors: Sequence[Tensor]) -> Tensor:
+    """Of tensors on one device."""
     device = tensors[0].device
-    real = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
+    real = [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in tensors]
     if torch.compiler.is_compiling() or device.type not in ("cpu", "cuda"):
-        dtype = accumulation_dtype(device)
-        return torch.stack([torch.linalg.vector_norm(t, dtype=dtype) for t in real]).square()
+        return torch.stack([_norm_by_torch(t) for t in real]).square()
     if device.type == "cuda":  # widens in registers, a few launches for all tensors
         return torch.stack(torch._foreach_norm(real, 2, dtype=torch.float64)).square()
-    flat = [flat_view(t) for t in real]
+    flat = [memory.flat(t) for t in real]
     result = native.squared_norms(flat)
     return _squared_norms_without_kernels(flat) if result is None else result
 
 
+def _norm_by_torch(tensor: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(tensor, dtype=accumulation_dtype(tensor.device))
+    return norm
+
+
 def _squared_norms_without_kernels(flat: Sequence[Tensor]) -> Tensor:
     """Small tensors all at once, which widens each of them; large ones in blocks."""
-    small = [i for i, t in enumerate(flat) if t.numel() <= _BLOCK]
+    readable = [memory.is_readable(t) for t in flat]
+    small = [i for i, t in enumerate(flat) if readable[i] and t.numel() <= _BLOCK]
     parts: dict[int, Tensor] = {}
     if small:
         norms = torch._foreach_norm([flat[i] for i in small], 2, dtype=torch.float64)
         parts |= zip(small, norms, strict=True)
     for i, t in enumerate(flat):
         if i not in parts:
-            parts[i] = _blocked_norm(t)
+            parts[i] = _blocked_norm(t) if readable[i] else _norm_by_torch(t)
     return torch.stack([parts[i] for i in range(len(flat))]).square()
 
 

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
-import math
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from optim import novograd_cpu
-from optim.norms import gradient_of, local
-from optim.norms import squared_norms as norms_of
-from optim.novograd_eager import NO_GRADIENT_YET, Hyper, Tensors, multi_tensor, single_tensor
-
-DECAYS = ("moment", "update")
-DEFAULTS: dict[str, Any] = {  # of the constructor; older pickles and state dicts may lack some
-    "betas": (0.95, 0.25),
-    "eps": 1e-8,
-    "weight_decay": 0.0,
-    "grad_averaging": False,
-    "amsgrad": False,
-    "decay": "moment",
-    "maximize": False,
-    "foreach": None,
-    "fused": None,
-    "capturable": False,
-}
+from . import memory, novograd_cpu
+from .handover import HandedOver, gradients_of
+from .norms import gradient_of, local
+from .norms import squared_norms as norms_of
+from .novograd_eager import Hyper, Tensors, multi_tensor, single_tensor
+from .novograd_options import DEFAULTS, FUSED_DTYPES, check_fusable, check_group, check_options
+from .novograd_state import as_second_moment, fit_state, fits
+from .statistics import Seen, Statistics, novograd_statistics
 
 
 class NovoGrad(Optimizer):
@@ -60,8 +47,8 @@ class NovoGrad(Optimizer):
 
     Args:
         params: parameters, named parameters or parameter groups
-        lr: learning rate, a float or a 0-dim tensor; under `torch.compile` a tensor, since every
-            new float would compile the step anew
+        lr: learning rate, a float or a tensor of one element; under `torch.compile` a tensor, since
+            every new float would compile the step anew
         betas: (momentum, decay rate of the second moment). The paper has 0.95 and 0.25, on ImageNet
             0.98; a second value of 0 gives layer-wise normalised gradient descent.
         eps: added to the root of v
@@ -80,7 +67,7 @@ class NovoGrad(Optimizer):
     def __init__(
         self,
         params: ParamsT,
-        lr: float | Tensor,
+        lr: float | Tensor = 0.01,
         betas: tuple[float, float] = (0.95, 0.25),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
@@ -93,9 +80,10 @@ class NovoGrad(Optimizer):
         fused: bool | None = None,
         capturable: bool = False,
     ) -> None:
-        self._handed_over: _HandedOver | None = None
+        self._handed_over: HandedOver | None = None
         self._steady: dict[int, novograd_cpu.SteadyGroup | None] = {}
         self._tables: dict[int, dict[object, Any]] = {}  # of the Triton kernels, per group
+        self._seen: dict[int, Seen] = {}  # by the last step, per group
         defaults = {
             "lr": lr,
             "betas": betas,
@@ -109,24 +97,23 @@ class NovoGrad(Optimizer):
             "fused": fused,
             "capturable": capturable,
         }
-        _check_options(defaults)
+        check_options(defaults)
         super().__init__(params, defaults)
 
+    @torch._disable_dynamo
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Adds a group, whose own options are checked like the constructor's."""
+        """Adds a group, whose own options are checked like the constructor's.
+
+        torch warns about a parameter that a group lists twice; it moves once.
+        """
         if isinstance(param_group, dict):
-            _check_options({**self.defaults, **param_group})
-            for key in set(map(str, param_group)) - set(self.defaults):
-                meant = difflib.get_close_matches(key, self.defaults, n=1, cutoff=0.8)
-                if meant:  # other keys are the user's own, as in torch
-                    raise ValueError(
-                        f"NovoGrad: unknown option {key!r} in a parameter group; did you mean "
-                        f"{meant[0]!r}?"
-                    )
+            check_group(param_group, self.defaults)
         super().add_param_group(param_group)
-        added = self.param_groups[-1]["params"]
-        if len(set(map(id, added))) < len(added):
-            raise ValueError("NovoGrad: a parameter is twice in one group")
+        group = self.param_groups[-1]
+        first = {id(p): i for i, p in reversed(list(enumerate(group["params"])))}
+        for name in ("params", "param_names") if len(first) < len(group["params"]) else ():
+            if name in group:
+                group[name] = [group[name][i] for i in sorted(first.values())]
         self._handed_over = None
         self._steady.clear()
 
@@ -135,6 +122,7 @@ class NovoGrad(Optimizer):
         self._handed_over = None
         self._steady = {}
         self._tables = {}
+        self._seen = {}
         for group in self.param_groups:
             for name, value in DEFAULTS.items():
                 group.setdefault(name, value)
@@ -175,11 +163,13 @@ class NovoGrad(Optimizer):
             for name in ("exp_avg_sq", "max_exp_avg_sq"):
                 if name in given["state"].get(key, {}):
                     value = torch.as_tensor(given["state"][key][name])
-                    self.state[param][name] = _as_moment(value, param)
+                    self.state[param][name] = as_second_moment(value, param)
 
+    @torch._disable_dynamo
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Resets the gradients, and forgets norms that were handed over for them."""
+        """Resets the gradients, and forgets the norms that are known of them."""
         self._handed_over = None
+        self._seen.clear()
         super().zero_grad(set_to_none)
 
     def hand_over(self, squared_norms: Sequence[Tensor], factors: Sequence[Tensor]) -> None:
@@ -189,7 +179,7 @@ class NovoGrad(Optimizer):
         all gradients to scale them and one to take their norms again. One float64 vector each per
         parameter group, an entry for each parameter that has a gradient.
         """
-        per_group = [_gradients([group]) for group in self.param_groups]
+        per_group = [gradients_of([group]) for group in self.param_groups]
         sizes = [len(grads) for grads in per_group]
         for vectors in (squared_norms, factors):
             if [tuple(v.shape) for v in vectors] != [(size,) for size in sizes]:
@@ -198,12 +188,7 @@ class NovoGrad(Optimizer):
                     f"each gradient: {sizes} entries, not {[list(v.shape) for v in vectors]}"
                 )
         gradients = [g for grads in per_group for g in grads]
-        self._handed_over = _HandedOver(
-            [v.to(torch.float64).contiguous() for v in squared_norms],
-            [v.to(torch.float64).contiguous() for v in factors],
-            [weakref.ref(g) for g in gradients],
-            [g._version for g in gradients],
-        )
+        self._handed_over = HandedOver.about(gradients, squared_norms, factors)
 
     def pending_factors(self) -> list[Tensor] | None:
         """The factors handed over for the gradients as they are now, if any."""
@@ -227,8 +212,8 @@ class NovoGrad(Optimizer):
                 continue
             grad = gradient_of(p)
             state = self.state[p]
-            if not _fits(state, p):
-                _fit_state(state, p)
+            if not fits(state, p):
+                fit_state(state, p)
             if amsgrad and "max_exp_avg_sq" not in state:
                 state["max_exp_avg_sq"] = state["exp_avg_sq"].clamp(min=0)
             params.append(p)
@@ -258,13 +243,15 @@ class NovoGrad(Optimizer):
             factors = None if handed_over is None else handed_over.factors[index]
             if self._step_steadily(index, group, norms, factors):
                 continue
+            if group["fused"] and not torch.compiler.is_compiling():
+                check_fusable([p for p in group["params"] if p.grad is not None], group)
             params: list[Tensor] = []
             grads: list[Tensor] = []
             exp_avgs: list[Tensor] = []
             exp_avg_sqs: list[Tensor] = []
             max_exp_avg_sqs: list[Tensor] = []
             self._init_group(group, params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs)
-            novograd(
+            seen = novograd(
                 params,
                 grads,
                 exp_avgs,
@@ -280,7 +267,19 @@ class NovoGrad(Optimizer):
                 found_inf=getattr(self, "found_inf", None),
                 tables=self._tables.setdefault(index, {}) if group["fused"] else None,
             )
+            if not torch.compiler.is_compiling():
+                self._seen[index] = Seen(params, *seen)
         return loss
+
+    def statistics(self) -> Statistics:
+        """Norms of gradient, √v, update and weights of each tensor in the last step.
+
+        A float64 tensor on the device with a row per tensor; nothing waits for the device.
+        Gradients are as the step saw them, after clipping, LARC and unscaling. Their norms are the
+        step's own but for fused groups of several dtypes and compiled steps. Call it after `step`,
+        before the learning rate changes and gradients are reset.
+        """
+        return novograd_statistics(self, self._seen)
 
     def _step_steadily(
         self, index: int, group: dict[str, Any], norms: Tensor | None, factors: Tensor | None
@@ -293,6 +292,7 @@ class NovoGrad(Optimizer):
         steady, amsgrad = self._steady.get(index), group["amsgrad"]
         params = group["params"]
         if steady and steady.step(params, self.state, (norms, factors), _hyper(group), amsgrad):
+            self._seen[index] = Seen(params, steady.squared_norms, None)
             return True
         # For the next step, if this one leaves all in place.
         self._steady[index] = novograd_cpu.SteadyGroup.of(params, self.state, amsgrad)
@@ -322,10 +322,14 @@ def novograd(
     grad_scale: Tensor | None = None,
     found_inf: Tensor | None = None,
     tables: dict[object, Any] | None = None,
-) -> None:
-    """The step of one parameter group as a function; `max_exp_avg_sqs` is empty without AMSGrad."""
+) -> tuple[Tensor | None, Tensor | None]:
+    """The step of one parameter group as a function; `max_exp_avg_sqs` is empty without AMSGrad.
+
+    Returns the squared norms of all gradients, where they were calculated together, and factors
+    that they do not include yet.
+    """
     if not params:
-        return
+        return None, None
     fused, foreach = _implementation(params, fused, foreach, capturable)
     if not fused and (grad_scale is not None or found_inf is not None):
         raise RuntimeError(
@@ -334,31 +338,36 @@ def novograd(
     if isinstance(hyper.lr, Tensor) and hyper.lr.is_cpu and not capturable:
         if not torch.compiler.is_compiling():  # no wait for a device
             hyper = hyper._replace(lr=hyper.lr.item())
-    norms = squared_norms
-    plain = set(map(type, params)) <= {Tensor, torch.nn.Parameter}
-    if norms is None and (not fused or not plain):
-        norms = norms_of(grads)
-    if not plain or any(p.is_complex() for p in params):
-        params, grads, exp_avgs = _local_reals(params), _local_reals(grads), _local_reals(exp_avgs)
-    tensors = Tensors(
-        params,
-        grads,
-        exp_avgs,
-        exp_avg_sqs,
-        max_exp_avg_sqs,
-        norms,
-        gradient_factors,
+    everything = Tensors(
+        params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, squared_norms, gradient_factors
     )
-    if fused and params[0].device.type == "cpu":
-        novograd_cpu.step(tensors, hyper, grad_scale, found_inf)
-    elif fused:
-        from optim import novograd_triton  # Triton is there only where CUDA is
+    plain = all(type(p) in (Tensor, torch.nn.Parameter) for p in params)  # as dynamo can trace it
+    seen = squared_norms, gradient_factors
+    for part in [everything] if plain else _by_subclass(everything):
+        norms = part.squared_norms
+        if norms is None and (not fused or not plain):
+            norms = norms_of(part.grads)
+        ps, gs, ms = part.params, part.grads, part.exp_avgs
+        if not plain or any(p.is_complex() for p in ps):
+            ps, gs, ms = _local_reals(ps), _local_reals(gs), _local_reals(ms)
+        tensors = Tensors(
+            ps, gs, ms, part.exp_avg_sqs, part.max_exp_avg_sqs, norms, part.gradient_factors
+        )
+        whole = len(ps) == len(params)
+        if whole and grad_scale is None:
+            seen = norms, gradient_factors
+        if fused and tensors.params[0].device.type == "cpu":
+            novograd_cpu.step(tensors, hyper, grad_scale, found_inf)
+        elif fused:
+            from . import novograd_triton  # Triton is there only where CUDA is
 
-        novograd_triton.step(tensors, hyper, grad_scale, found_inf, tables)
-    elif foreach:
-        multi_tensor(tensors, hyper)
-    else:
-        single_tensor(tensors, hyper)
+            squares = novograd_triton.step(tensors, hyper, grad_scale, found_inf, tables)
+            seen = (squares, None) if whole else seen
+        elif foreach:
+            multi_tensor(tensors, hyper)
+        else:
+            single_tensor(tensors, hyper)
+    return seen
 
 
 def _implementation(
@@ -367,130 +376,25 @@ def _implementation(
     """Which of fused and foreach to use; neither means single-tensor."""
     if torch.compiler.is_compiling():  # the compiler does the fusing
         return False, foreach is not False
-    on_cpu = all(p.is_cpu for p in params) and not capturable
-    fusable = on_cpu or all(p.is_cuda for p in params)
-    fusable = fusable and {p.dtype for p in params} <= novograd_cpu.DTYPES
     if fused:
-        if not fusable:
-            raise RuntimeError(
-                "NovoGrad(fused=True) needs floating-point parameters that are all on the CPU "
-                "(without capturable) or all on CUDA, not "
-                f"{sorted({f'{p.dtype} on {p.device.type}' for p in params})}"
-            )
         return True, False
+    on_cpu = all(p.is_cpu for p in params) and not capturable
+    fusable = on_cpu and {p.dtype for p in params} <= FUSED_DTYPES
     if fused is None and foreach is None:
-        return on_cpu and fusable, not on_cpu
+        return fusable, not on_cpu
     return False, bool(foreach)
 
 
 def _local_reals(tensors: Iterable[Tensor]) -> list[Tensor]:
     """This rank's parts of DTensors, complex tensors as pairs of reals, others as they are."""
     locals_ = [local(t) for t in tensors]
-    return [torch.view_as_real(t) if t.is_complex() else t for t in locals_]
+    return [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in locals_]
 
 
-class _HandedOver(NamedTuple):
-    """Norms and factors per parameter group, and the gradients that they belong to."""
-
-    squared_norms: list[Tensor]
-    factors: list[Tensor]
-    gradients: list[weakref.ref[Tensor]]
-    versions: list[int]
-
-    def is_about(self, param_groups: list[dict[str, Any]]) -> bool:
-        """Whether these are the gradients that were handed over, unchanged.
-
-        False if all are others: those of a step that was skipped, say. An error if some are the
-        same but not as they were. (A change through `.data` can't be noticed.)
-        """
-        now, then = _gradients(param_groups), [ref() for ref in self.gradients]
-        same = [new is old for new, old in zip(now, then, strict=False)]
-        if len(now) == len(then) and all(same):
-            if all(g._version == v for g, v in zip(now, self.versions, strict=True)):
-                return True
-        elif not any(same):
-            return False
-        raise RuntimeError(
-            "NovoGrad: the gradients changed after their norms were handed over; apply the "
-            "gradient transforms after the last change to the gradients, just before step()"
-        )
-
-
-def _gradients(param_groups: list[dict[str, Any]]) -> list[Tensor]:
-    every = [p.grad for group in param_groups for p in group["params"]]
-    return [g for g in every if g is not None]
-
-
-def _moment_dtype(param: Tensor) -> torch.dtype:
-    return torch.float64 if param.dtype in (torch.float64, torch.complex128) else torch.float32
-
-
-def _as_moment(value: Tensor, param: Tensor) -> Tensor:
-    # A clone: the state must not share memory with the dict that it was loaded from.
-    return value.detach().reshape(()).to(param.device, _moment_dtype(param)).clone()
-
-
-def _fits(state: dict[str, Any], param: Tensor) -> bool:
-    """Whether a parameter's state is there, and made for the parameter as it is now."""
-    m, v = state.get("exp_avg"), state.get("exp_avg_sq")
-    return (
-        isinstance(m, Tensor)
-        and isinstance(v, Tensor)
-        and m.dtype == param.dtype
-        and m.shape == param.shape
-        and m.device == param.device == v.device
-        and v.dim() == 0
-        and v.dtype == _moment_dtype(param)
-    )
-
-
-def _fit_state(state: dict[str, Any], param: Tensor) -> None:
-    """Makes what is missing, and follows a parameter that changed its dtype or device."""
-    m = state.get("exp_avg")
-    if m is None:
-        state["exp_avg"] = torch.zeros_like(param, memory_format=torch.preserve_format)
-    elif m.shape != param.shape:
-        raise RuntimeError(
-            f"NovoGrad: a parameter of shape {tuple(param.shape)} has the state of one of shape "
-            f"{tuple(m.shape)}: was the state of another model loaded?"
-        )
-    else:
-        state["exp_avg"] = m.to(param.device, param.dtype)
-    for name in ("exp_avg_sq", "max_exp_avg_sq"):
-        if name in state:
-            state[name] = _as_moment(torch.as_tensor(state[name]), param)
-    if "exp_avg_sq" not in state:
-        state["exp_avg_sq"] = _as_moment(torch.tensor(NO_GRADIENT_YET), param)
-
-
-def _check_options(options: dict[str, Any]) -> None:
-    """Raises one ValueError that names the first option that makes no sense."""
-    lr, betas = options["lr"], options["betas"]
-    if isinstance(lr, Tensor):
-        if lr.numel() != 1:
-            raise ValueError(f"NovoGrad: lr as a tensor must have one element, not {lr.numel()}")
-    else:
-        _check_number("lr", lr)
-    if not isinstance(betas, tuple | list) or len(betas) != 2:
-        raise ValueError(f"NovoGrad: betas must be a pair of numbers, not {betas!r}")
-    for index, beta in enumerate(betas):
-        _check_number(f"betas[{index}]", beta, below=1.0)
-    _check_number("eps", options["eps"])
-    _check_number("weight_decay", options["weight_decay"])
-    if options["decay"] not in DECAYS:
-        raise ValueError(f"NovoGrad: decay must be one of {DECAYS}, not {options['decay']!r}")
-    for name in ("grad_averaging", "amsgrad", "maximize", "capturable"):
-        if not isinstance(options[name], bool):
-            raise ValueError(f"NovoGrad: {name} must be True or False, not {options[name]!r}")
-    for name in ("foreach", "fused"):
-        if options[name] is not None and not isinstance(options[name], bool):
-            raise ValueError(f"NovoGrad: {name} must be True, False or None, not {options[name]!r}")
-    if options["foreach"] and options["fused"]:
-        raise ValueError("NovoGrad: foreach and fused can't both be True")
-
-
-def _check_number(name: str, value: Any, below: float = math.inf) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 0.0 <= value < below:
-        interval = "finite and not negative" if below == math.inf else f"in [0, {below:g})"
-        raise ValueError(f"NovoGrad: {name} must be a number, {interval}, not {value!r}")
+def _by_subclass(tensors: Tensors) -> list[Tensors]:
+    """Parts whose parameters, or this rank's parts of them, are of one class."""
+    kinds: dict[type[Tensor], list[int]] = {}
+    for i, param in enumerate(tensors.params):
+        kind = type(local(param))
+        kinds.setdefault(Tensor if kind in memory.PLAIN_TYPES else kind, []).append(i)
+    return [tensors] if len(kinds) == 1 else [tensors.select(where) for where in kinds.values()]

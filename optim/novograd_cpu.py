@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from optim import native
-from optim.norms import is_dense, squared_norms
-from optim.novograd_eager import (
+from . import native
+from .memory import PLAIN_TYPES, addresses, is_dense, is_readable
+from .norms import squared_norms
+from .novograd_eager import (
     Hyper,
     Tensors,
     multi_tensor,
@@ -25,7 +26,6 @@ from optim.novograd_eager import (
     single_tensor,
 )
 
-DTYPES = {torch.float32, torch.float64, torch.bfloat16, torch.float16}
 State = Mapping[Tensor, dict[str, Any]]
 _SMALL = 1 << 15  # elements up to which lists are faster than a kernel call for each tensor
 _LEAST_FACTOR = 1e-6  # below, 1 - (1 - a) would cost fp32 digits
@@ -37,7 +37,10 @@ def step(
     grad_scale: Tensor | None = None,
     found_inf: Tensor | None = None,
 ) -> None:
-    """One step of CPU parameters; `grad_scale` and `found_inf` as GradScaler sets them."""
+    """One step of CPU parameters; `grad_scale` and `found_inf` as GradScaler sets them.
+
+    With a `grad_scale` the gradients are unscaled as well, as torch's fused optimizers leave them.
+    """
     if found_inf is not None and found_inf.item() != 0:
         return
     scale = 1.0 if grad_scale is None else 1.0 / grad_scale.item()
@@ -50,6 +53,8 @@ def step(
         _single_tensor(part.select(odd), hyper, scale)
         if len(odd) < len(fits):
             _step_dense(part.select([i for i, fit in enumerate(fits) if fit]), hyper, scale)
+    if grad_scale is not None:
+        torch._foreach_mul_([g for g in tensors.grads if not g._is_zerotensor()], scale)
 
 
 class SteadyGroup:
@@ -65,12 +70,17 @@ class SteadyGroup:
         self._states = list(state.values())
         self._table = table
 
+    @property
+    def squared_norms(self) -> Tensor:
+        """Those of the last step's gradients, after their factors."""
+        return self._table.seen
+
     @classmethod
     def of(cls, params: Sequence[Tensor], state: State, amsgrad: bool) -> SteadyGroup | None:
         """None where anything about the group is out of the ordinary: `step` serves it then."""
         if not params or not params[0].is_cpu or not native.supports(params[0].dtype):
             return None
-        if not all(type(p) in (Tensor, torch.nn.Parameter) and p in state for p in params):
+        if not set(map(type, params)) <= PLAIN_TYPES or not all(p in state for p in params):
             return None
         names = ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if amsgrad else [])]
         if not all(name in state[p] for p in params for name in names):
@@ -95,17 +105,17 @@ class SteadyGroup:
         if not self._is_current(params, state, amsgrad):
             return False
         grads = [p.grad for p in params]
-        if not set(map(type, grads)) <= {Tensor, torch.nn.Parameter}:  # None, DTensor
+        if not set(map(type, grads)) <= PLAIN_TYPES:  # None, DTensor
             return False
         if {g.dtype for g in grads} != {self._table.dtype}:  # type: ignore[union-attr]
             return False
-        if {g.layout for g in grads} != {torch.strided}:  # type: ignore[union-attr]
-            return False
-        if any(map(Tensor.is_neg, grads)):  # type: ignore[arg-type]
+        found = addresses(grads)  # type: ignore[arg-type]
+        if found is None or any(map(Tensor.is_neg, grads)):  # type: ignore[arg-type]
             return False
         if not all(map(Tensor.is_contiguous, grads)):  # type: ignore[arg-type]
             return False
-        self._table.step(grads, *norms_and_factors, _native_options(hyper, 1.0))  # type: ignore[arg-type]
+        if not self._table.step(found, *norms_and_factors, _native_options(hyper, 1.0)):
+            return False
         torch.autograd.graph.increment_version(self._params)
         return True
 
@@ -135,8 +145,10 @@ class SteadyGroup:
 
 
 def _fits(param: Tensor, grad: Tensor, exp_avg: Tensor) -> bool:
-    """Whether element i of all three lies at the same place in memory."""
+    """Whether a kernel can read all three, and finds element i at the same place in each."""
     if not param.dtype == grad.dtype == exp_avg.dtype or grad.is_neg():
+        return False
+    if not is_readable(param, grad, exp_avg):
         return False
     if param.is_contiguous():
         return grad.is_contiguous() and exp_avg.is_contiguous()
@@ -146,13 +158,13 @@ def _fits(param: Tensor, grad: Tensor, exp_avg: Tensor) -> bool:
 def _step_dense(part: Tensors, hyper: Hyper, scale: float) -> None:
     dtype = part.params[0].dtype
     if native.supports(dtype):
-        table = native.TensorTable(
-            part.params, part.exp_avgs, part.exp_avg_sqs, part.max_exp_avg_sqs
-        )
+        lists = (part.params, part.exp_avgs, part.exp_avg_sqs, part.max_exp_avg_sqs)
         options = _native_options(hyper, scale)
-        table.step(part.grads, part.squared_norms, part.gradient_factors, options)
-        torch.autograd.graph.increment_version(part.params)
-    elif dtype == torch.float32 and hyper.beta1 != 0:  # without momentum SGD keeps no moment
+        vectors = (part.squared_norms, part.gradient_factors)
+        if native.TensorTable(*lists).step(addresses(part.grads), *vectors, options):
+            torch.autograd.graph.increment_version(part.params)
+            return
+    if dtype == torch.float32 and hyper.beta1 != 0:  # without momentum SGD keeps no moment
         _step_without_kernels(part, hyper, scale)
     else:  # SGD's kernel loses digits: of a in float64, of its factors in half precision
         _single_tensor(part, hyper, scale)

@@ -42,8 +42,12 @@ class Tensors(NamedTuple):
 
     def select(self, where: Sequence[int]) -> Tensors:
         """The entries at these positions."""
+        if len(where) == len(self.params):
+            return self
         lists = [[ts[i] for i in where] if ts else [] for ts in self[:5]]
-        vectors = [None if v is None else v[list(where)] for v in self[5:]]
+        # Not v[where], which would copy the positions to the device.
+        each = [None if v is None else v.unbind() for v in self[5:]]
+        vectors = [None if vs is None else torch.stack([vs[i] for i in where]) for vs in each]
         return Tensors(*lists, *vectors)  # type: ignore[arg-type]
 
     def by_device_and_dtype(self) -> Iterator[Tensors]:
@@ -87,7 +91,7 @@ def second_moment(
         kept_max = new.clamp(max=limit).to(exp_avg_sq.dtype)
     denominator = new.sqrt() + hyper.eps
     # 0 / 0 := 0: where the denominator is zero, so is the gradient.
-    inverse = torch.where(denominator == 0, 1.0, denominator.reciprocal()).clamp(max=limit)
+    inverse = denominator.reciprocal().masked_fill(denominator == 0, 1.0).clamp(max=limit)
     share: Tensor | float = 1.0
     if hyper.grad_averaging:  # m_1 is not damped, as in the paper's "moments initialization"
         first = (old < 0) & (squared_norm > 0)

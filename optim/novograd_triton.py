@@ -24,8 +24,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from optim.norms import is_dense
-from optim.novograd_eager import Hyper, Tensors
+from .memory import addresses, is_dense, is_readable
+from .norms import squared_norms
+from .novograd_eager import Hyper, Tensors, multi_tensor
 
 _BLOCK = 4096
 _SUM_BLOCK = 1024
@@ -141,6 +142,7 @@ def _second_moments(
     tl.store(factors + t, share * inverse * factor)
     tl.store(factors + tensors + t, decay)
     tl.store(factors + 2 * tensors + t, shrink)
+    tl.store(factors + 3 * tensors + t, squared_norm)
 
 
 @triton.jit
@@ -149,11 +151,13 @@ def _update(
     owner,
     factors,
     scalars,
+    grad_scale,
     found_inf,
     tensors,
     DTYPE: tl.constexpr,
     COMPUTE: tl.constexpr,
     VECTOR: tl.constexpr,
+    HAS_SCALE: tl.constexpr,
     HAS_FOUND_INF: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -187,6 +191,9 @@ def _update(
     m = beta1 * m + (a * g + d * w)
     tl.store(m_at, m.to(DTYPE), mask=mask)
     tl.store(w_at, (shrink * w - lr * m).to(DTYPE), mask=mask)
+    if HAS_SCALE:  # the gradient is left unscaled, as by torch's fused optimizers
+        unscaled = g / tl.load(grad_scale).to(COMPUTE)
+        tl.store(g_at, unscaled.to(DTYPE), mask=mask)
 
 
 class _Table:
@@ -209,7 +216,7 @@ class _Table:
         self.host = [_on_host([*numels, *first, *key]), _on_host(owner, torch.int32)]
         self.table, self.owner = (t.to(device, non_blocking=True) for t in self.host)
         self.partial = torch.empty(max(len(owner), 1), dtype=torch.float64, device=device)
-        self.factors = torch.empty(3 * len(numels), dtype=torch.float64, device=device)
+        self.factors = torch.empty(4 * len(numels), dtype=torch.float64, device=device)
         self.scalars_on_host: list[float] = []
         self.scalars = torch.empty(6, dtype=torch.float64, device=device)
 
@@ -244,8 +251,9 @@ def _on_host(values: Sequence[float], dtype: torch.dtype = torch.int64) -> Tenso
 
 
 def _table_of(part: Tensors, tables: Tables) -> _Table:
-    lists = [ts for ts in part[:5] if ts]
-    key = tuple(t.data_ptr() for ts in lists for t in ts)
+    found = addresses([t for ts in part[:5] for t in ts])
+    assert found is not None, "_fits has seen to it"
+    key = tuple(found)
     numels = [p.numel() for p in part.params]
     first = part.params[0]
     place = (first.device, first.dtype, part.grads[0].dtype)
@@ -262,24 +270,58 @@ def step(
     grad_scale: Tensor | None = None,
     found_inf: Tensor | None = None,
     tables: Tables | None = None,
-) -> None:
-    """One step of CUDA parameters; `grad_scale` and `found_inf` as GradScaler sets them."""
+) -> Tensor | None:
+    """One step of CUDA parameters; `grad_scale` and `found_inf` as GradScaler sets them.
+
+    With a `grad_scale` the gradients are unscaled as well, as torch's fused optimizers leave them.
+    Returns the squared norms of the gradients, after their factors, where one launch had them all.
+    """
+    seen: list[Tensor] = []
     for part in tensors.by_device_and_dtype():
-        fits = [
-            p.dtype == g.dtype == m.dtype
-            and not g.is_neg()
-            and is_dense(p)
-            and all(p.stride() == t.stride() or _both_contiguous(p, t) for t in (g, m))
-            for p, g, m in zip(part.params, part.grads, part.exp_avgs, strict=True)
-        ]
-        if not all(fits):
-            raise RuntimeError(
-                "NovoGrad(fused=True) on CUDA needs gradients and moments laid out like their "
-                "parameters; use foreach=True for the others"
-            )
-        device = part.params[0].device
-        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            _launch(part, hyper, grad_scale, found_inf, {} if tables is None else tables)
+        lists = zip(part.params, part.grads, part.exp_avgs, part.exp_avg_sqs, strict=True)
+        fits = [_fits(*ts) for ts in lists]
+        odd = [i for i, fit in enumerate(fits) if not fit]
+        if odd:
+            _step_by_torch(part.select(odd), hyper, grad_scale, found_inf)
+            part = part.select([i for i, fit in enumerate(fits) if fit])
+        if part.params:
+            device = part.params[0].device
+            with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+                own = {} if tables is None else tables
+                seen.append(_launch(part, hyper, grad_scale, found_inf, own))
+    return seen[0] if len(seen) == 1 and len(seen[0]) == len(tensors.params) else None
+
+
+def _fits(param: Tensor, grad: Tensor, exp_avg: Tensor, exp_avg_sq: Tensor) -> bool:
+    """Whether the kernels can read all of them, and find element i at the same place in each."""
+    return (
+        param.dtype == grad.dtype == exp_avg.dtype
+        and not grad.is_neg()
+        and is_readable(param, grad, exp_avg, exp_avg_sq)
+        and is_dense(param)
+        and all(param.stride() == t.stride() or _both_contiguous(param, t) for t in (grad, exp_avg))
+    )
+
+
+def _step_by_torch(
+    part: Tensors, hyper: Hyper, grad_scale: Tensor | None, found_inf: Tensor | None
+) -> None:
+    """The step of tensors that the kernels can't read as they are; no host synchronisation."""
+    norms = squared_norms(part.grads) if part.squared_norms is None else part.squared_norms
+    factors = part.gradient_factors
+    if grad_scale is not None:
+        inverse = grad_scale.to(norms).reciprocal().expand(norms.shape)
+        factors = inverse if factors is None else factors * inverse
+    unscaled = [g for g in part.grads if grad_scale is not None and not g._is_zerotensor()]
+    written = [*(t for ts in (part.params, *part[2:5]) for t in ts), *unscaled]
+    kept = [] if found_inf is None else [t.clone() for t in written]
+    multi_tensor(part._replace(squared_norms=norms, gradient_factors=factors), hyper)
+    if grad_scale is not None:
+        for g in unscaled:
+            g.div_(grad_scale)
+    if found_inf is not None:  # then nothing is to change
+        for tensor, before in zip(written, kept, strict=True):
+            tensor.copy_(torch.where(found_inf == 0, tensor, before))
 
 
 def _both_contiguous(a: Tensor, b: Tensor) -> bool:
@@ -292,7 +334,7 @@ def _launch(
     grad_scale: Tensor | None,
     found_inf: Tensor | None,
     tables: Tables,
-) -> None:
+) -> Tensor:
     table, count = _table_of(part, tables), len(part.params)
     table.set_scalars(hyper)
     blocks = table.owner.numel()  # none on a rank whose shards are all empty: v still moves
@@ -332,18 +374,22 @@ def _launch(
         BLOCK=_BLOCK,
         SUM_BLOCK=_SUM_BLOCK,
     )
+    squared_norms = table.factors[3 * count :]
     if blocks == 0:
-        return
+        return squared_norms
     _update[(blocks,)](
         table.table,
         table.owner,
         table.factors,
         table.scalars,
+        unused if grad_scale is None else grad_scale,
         unused if found_inf is None else found_inf,
         count,
         DTYPE=storage,
         COMPUTE=moment,
         VECTOR=table.vector,
+        HAS_SCALE=grad_scale is not None,
         HAS_FOUND_INF=found_inf is not None,
         BLOCK=_BLOCK,
     )
+    return squared_norms

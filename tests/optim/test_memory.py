@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.optim import PARAMETER_SETS
 from optim import NovoGrad, build_optimizer
-from scripts.bench_optim import PARAMETER_SETS
 
 
 def state_bytes(optimizer):

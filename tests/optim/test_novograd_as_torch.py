@@ -246,7 +246,7 @@ def test_compiled_step_is_one_graph_and_compiles_once(options, foreach):
         ({"lr": float("nan")}, "lr must be a number, finite"),
         ({"lr": float("inf")}, "lr must be a number, finite"),
         ({"lr": "0.1"}, "lr must be a number"),
-        ({"lr": torch.ones(2)}, "lr as a tensor must have one element, not 2"),
+        ({"lr": torch.ones(2)}, r"Tensor lr must be 1-element, not of shape \(2,\)"),
         ({"betas": 0.9}, "betas must be a pair"),
         ({"betas": (0.9, 0.5, 0.1)}, "betas must be a pair"),
         ({"betas": (1.0, 0.5)}, r"betas\[0\] must be a number, in \[0, 1\), not 1.0"),

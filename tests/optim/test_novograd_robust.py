@@ -255,6 +255,8 @@ def test_mixed_dtypes_in_one_group(implementation):
 )
 def test_the_short_way_notices_every_change(change):
     """The fused CPU step keeps addresses between steps: none may be used after it has changed."""
+    if change == "grad_dtype" and not hasattr(torch.Tensor, "grad_dtype"):
+        pytest.skip("this torch keeps gradients in their parameter's dtype")
 
     def run(fused: bool) -> list[torch.Tensor]:
         torch.manual_seed(5)

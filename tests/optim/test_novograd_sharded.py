@@ -120,3 +120,44 @@ def test_two_processes_equal_the_unsharded_run(sharded, variant):
     train(net, optimizer, [ClipGlobalNorm(0.1), Larc()] if variant == "transforms" else [])
     for whole, p in zip(sharded[variant], net.parameters(), strict=True):
         torch.testing.assert_close(whole, p.detach(), rtol=0, atol=1e-14)
+
+
+def _local_tensor_worker(_, folder):
+    """All ranks in one process: a DTensor's local part is a LocalTensor, which has no memory."""
+    from torch.distributed._local_tensor import LocalTensorMode
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    results = {}
+    with LocalTensorMode(2):
+        torch.manual_seed(0)
+        start: Any = torch.randn(6, 4, dtype=torch.float64)
+        gradients: Any = torch.randn(3, 6, 4, dtype=torch.float64)
+        mesh = init_device_mesh("cpu", (2,))
+        places: list[Any] = [[Shard(0)], [Shard(1)], [Replicate()]]
+        for name, options in VARIANTS.items():
+            params: Any = [nn.Parameter(distribute_tensor(start.clone(), mesh, p)) for p in places]
+            optimizer = NovoGrad(params, 0.05, weight_decay=0.1, **options)
+            for g in gradients:
+                for p, place in zip(params, places, strict=True):
+                    p.grad = distribute_tensor(g.clone(), mesh, place)
+                transform_gradients(optimizer, [ClipGlobalNorm(1.0), Larc(trust=0.1)])
+                optimizer.step()
+            results[name] = [p.full_tensor() for p in params]
+    whole = {name: [t.reconcile().detach() for t in ts] for name, ts in results.items()}
+    torch.save((start.reconcile(), gradients.reconcile(), whole), folder / "local.pt")
+
+
+def test_local_tensors_step_as_whole_ones(tmp_path):
+    mp.spawn(_local_tensor_worker, args=(tmp_path,), nprocs=1)
+    weights, gradients, results = torch.load(tmp_path / "local.pt")
+    for name, options in VARIANTS.items():
+        params = [nn.Parameter(weights.clone()) for _ in range(3)]
+        optimizer = NovoGrad(params, 0.05, weight_decay=0.1, **options)
+        for g in gradients:
+            for p in params:
+                p.grad = g.clone()
+            transform_gradients(optimizer, [ClipGlobalNorm(1.0), Larc(trust=0.1)])
+            optimizer.step()
+        for p, result in zip(params, results[name], strict=True):
+            torch.testing.assert_close(p.detach(), result, rtol=0, atol=1e-13)

@@ -36,13 +36,26 @@ def lists(values, amsgrad):
     v_max = [torch.zeros((), dtype=moment) for _ in values] if amsgrad else []
     return [p.clone() for p in values], state, v, v_max
 
-def compare(hyper, shapes, amsgrad=False, handed_over=False, scale=None, found_inf=None):
+def strided(g, i, writable):
+    # The same gradient with gaps, expanded, or without any memory.
+    if g.dim() == 0 or g.numel() == 0:
+        return g
+    if not g.any():
+        return torch._efficientzerotensor(g.shape, dtype=dtype)
+    if i % 2 == 0 or writable:
+        return torch.stack([g, g + 1], dim=-1)[..., 0]
+    return g[..., :1].expand(g.shape)
+
+def compare(hyper, shapes, amsgrad=False, handed_over=False, scale=None, found_inf=None,
+            odd=False):
     values = [torch.randn(s, dtype=torch.float64).to(dtype) for s in shapes]
     (p, m, v, vm), (q, n, u, um) = lists(values, amsgrad), lists(values, amsgrad)
     for step in range(3):
         grads = [torch.randn(s, dtype=torch.float64).to(dtype) for s in shapes]
         if step < 2:
             grads[1].zero_()
+        if odd:
+            grads = [strided(g, i, scale is not None) for i, g in enumerate(grads)]
         norms = squared_norms(grads)
         factors = torch.rand(len(shapes), dtype=torch.float64) + 0.5 if handed_over else None
         inner = factors
@@ -51,7 +64,15 @@ def compare(hyper, shapes, amsgrad=False, handed_over=False, scale=None, found_i
         if found_inf is None or found_inf.item() == 0:
             single_tensor(Tensors(p, grads, m, v, vm, norms, inner), hyper)
         given = norms if handed_over else None
-        novograd_triton.step(Tensors(q, grads, n, u, um, given, factors), hyper, scale, found_inf)
+        before = [g.clone() for g in grads]
+        tensors = Tensors(q, grads, n, u, um, given, factors)
+        seen = novograd_triton.step(tensors, hyper, scale, found_inf)
+        assert (seen is None) == odd
+        if seen is not None:
+            torch.testing.assert_close(seen, norms if inner is None else norms * inner**2)
+        for g, b in zip(grads, before):
+            skipped = scale is None or found_inf is not None and found_inf.item()
+            assert torch.equal(g, b if skipped else b / 4)
     # fp32 may differ by the rounding of fused multiply-adds; halves by one unit after rounding.
     bound = {torch.float64: 4e-16, torch.float32: 2.4e-7, torch.float16: 9.8e-4}[dtype]
     for a, b in zip([*p, *m], [*q, *n]):
@@ -75,6 +96,10 @@ compare(plain._replace(lr=torch.tensor(0.1)), shapes)
 compare(plain, shapes, scale=torch.tensor(4.0))
 compare(plain, shapes, found_inf=torch.tensor(1.0))
 compare(plain, shapes, found_inf=torch.tensor(0.0))
+compare(plain, shapes, odd=True)
+compare(plain, shapes, odd=True, handed_over=True, amsgrad=True)
+compare(plain, shapes, odd=True, scale=torch.tensor(4.0), found_inf=torch.tensor(0.0))
+compare(plain, shapes, odd=True, scale=torch.tensor(4.0), found_inf=torch.tensor(1.0))
 print("equal")
 """
 
@@ -105,8 +130,9 @@ for dtype, moment in pairs:
              "found_inf": "*fp32", "factors": "*fp64", "tensors": "i32"},
              MOMENT=moment, LIMIT=3e38, BLOCK=4096, SUM_BLOCK=1024, **flags)
     ptx = compiled("_update", table | {"owner": "*i32", "factors": "*fp64", "scalars": "*fp64",
-                   "found_inf": "*fp32", "tensors": "i32"},
-                   DTYPE=dtype, COMPUTE=moment, VECTOR=4, HAS_FOUND_INF=True, BLOCK=4096)
+                   "grad_scale": "*fp32", "found_inf": "*fp32", "tensors": "i32"},
+                   DTYPE=dtype, COMPUTE=moment, VECTOR=4, HAS_SCALE=True, HAS_FOUND_INF=True,
+                   BLOCK=4096)
     wide += ".v4.b32" in ptx
 assert wide >= 1, "no 16-byte accesses"
 print("compiled")

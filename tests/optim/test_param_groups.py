@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -49,12 +51,17 @@ def test_rules_add_options_and_the_first_match_wins():
     assert options["2.weight"] == {"weight_decay": 0.1}
 
 
-def test_per_weight_normalises_by_the_root_mean_square():
+@pytest.mark.parametrize("asked_by", ["argument", "rule", "former_rule"])
+def test_sqrt_size_normalises_by_the_root_mean_square(asked_by):
     """m ← β1 m + g / rms(g) + d w, whatever the tensor's size: all its weights move by about lr."""
     torch.manual_seed(0)
     net = model().double()
-    rules = [Rule("*", {"per_weight": True})]
-    groups = build_param_groups(net.named_parameters(), 0.1, rules=rules, lr=0.01)
+    asked: dict[str, Any] = {
+        "argument": {"lr_per_tensor": "sqrt_size"},
+        "rule": {"rules": [Rule("*", {"lr_per_tensor": "sqrt_size"})]},
+        "former_rule": {"rules": [Rule("*", {"per_weight": True})]},
+    }
+    groups = build_param_groups(net.named_parameters(), 0.1, lr=0.01, **asked[asked_by])
     optimizer = NovoGrad(groups, 0.01, betas=(0.9, 0.0), eps=0.0)
     expected = {name: p.detach().clone() for name, p in net.named_parameters()}
     moments = {name: torch.zeros_like(w) for name, w in expected.items()}
@@ -69,15 +76,20 @@ def test_per_weight_normalises_by_the_root_mean_square():
         torch.testing.assert_close(p.detach(), expected[name], rtol=1e-14, atol=1e-15)
 
 
-def test_per_weight_starts_from_a_rules_own_rate_or_needs_one():
-    rules = [Rule("2.weight", {"per_weight": True, "lr": 0.5}), Rule("*", {"per_weight": False})]
+def test_sqrt_size_starts_from_a_rules_own_rate_or_needs_one():
+    rules = [
+        Rule("2.weight", {"lr_per_tensor": "sqrt_size", "lr": 0.5}),
+        Rule("*", {"lr_per_tensor": "uniform"}),
+    ]
     groups = build_param_groups(model().named_parameters(), 0.1, rules=rules)
     assert [{**group, "params": len(group["params"])} for group in groups] == [
         {"params": 4, "weight_decay": 0.1},
         {"params": 1, "weight_decay": 0.1 / 8**0.5, "lr": 0.5 * 8**0.5},
     ]
-    with pytest.raises(ValueError, match="per_weight needs a learning rate"):
-        build_param_groups(model().named_parameters(), 0.1, rules=[Rule("*", {"per_weight": True})])
+    with pytest.raises(ValueError, match="lr_per_tensor='sqrt_size' needs a learning rate"):
+        build_param_groups(model().named_parameters(), 0.1, lr_per_tensor="sqrt_size")
+    with pytest.raises(ValueError, match=r"lr_per_tensor must be one of .*, not 'sqrt'"):
+        build_param_groups(model().named_parameters(), 0.1, lr_per_tensor="sqrt")
 
 
 def test_groups_serve_an_optimizer_and_keep_the_names():
