@@ -1,4 +1,4 @@
-"""One file from the first of its mirrors that has it, for all subjects; standard library only.
+"""One file from the first of its mirrors that has it, for all tasks; standard library only.
 
 What was read of a cut download stays in `<name>.part` beside the target, and the next attempt, of
 this call or of another, asks for the rest. The file gets its name when its checksums are right.
@@ -11,10 +11,13 @@ import hashlib
 import http.client
 import re
 import shutil
+import socket
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,7 @@ Report = Callable[[str, int, int], None]  # what is done, bytes done, bytes in a
 
 BROWSER = "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0"
 CHUNK = 1 << 20  # bytes read at once, at most
+MOST_UNKNOWN = 1 << 30  # bytes of a file whose size is not known beforehand
 PASSING = (408, 425, 429, 500, 502, 503, 504)  # answers that may be others a little later
 
 
@@ -33,6 +37,7 @@ class Patience:
     """How long a server is waited for, and how often it is asked."""
 
     silence: float = 30.0  # seconds for a connection, and from one byte to the next
+    headers: float = 60.0  # seconds for all headers of an answer
     tries: int = 4  # attempts that bring less than a chunk each, of one mirror
     pause: float = 2.0  # seconds before the second attempt, twice as many before each later one
     window: float = 60.0  # seconds in which at least `trickle` bytes have to come
@@ -85,7 +90,7 @@ def check_sums(path: Path, sums: Mapping[str, str], report: Report) -> None:
         if found != sums[name]:
             raise DataProblem(
                 f"{path}: its {_spelled(name)} is {found}, but must be {sums[name]}: it is damaged,"
-                " or another file; remove it or replace it"
+                " or another file; replace it"
             )
 
 
@@ -127,6 +132,7 @@ class _Download:
         self.url, self.target, self.sums, self.size = url, target, sums, size
         self.report, self.patience = report, patience
         self.part = target.with_name(f"{target.name}.part")
+        self._opener = _opener(patience.headers)
 
     def run(self) -> None:
         """Attempts until the file is whole; a wrong one that was begun before is read anew."""
@@ -165,7 +171,7 @@ class _Download:
             headers["Range"] = f"bytes={begun}-"
         try:
             request = urllib.request.Request(self.url, headers=headers)
-            answer = urllib.request.urlopen(request, timeout=self.patience.silence)
+            answer = self._opener.open(request, timeout=self.patience.silence)
         except urllib.error.HTTPError as error:
             with error:
                 self._refusal(error, begun)
@@ -202,10 +208,13 @@ class _Download:
             start, total = 0, int(length) if length.isdecimal() else None
         if total is not None and self.size is not None and total != self.size:
             raise _Refused(f"{total:,} bytes instead of {self.size:,}")
+        if total is not None and self.size is None and total > MOST_UNKNOWN:
+            raise _Refused(f"{total:,} bytes, more than the {MOST_UNKNOWN:,} that are read at most")
         return start, total if total is not None else self.size
 
     def _save(self, answer: Any, done: int, total: int | None) -> None:
         what = f"downloading {self.target.name}"
+        most = MOST_UNKNOWN if total is None else total
         if total is not None:
             check_space(self.part.parent, total - done)
         since, mark = time.monotonic(), done
@@ -218,11 +227,11 @@ class _Download:
                     raise _Cut(_in_short(error)) from error
                 if not chunk:
                     break
+                if done + len(chunk) > most:
+                    raise _Refused(f"more than {most:,} bytes")
                 file.write(chunk)
                 done += len(chunk)
                 self.report(what, done, total or done)
-                if total is not None and done > total:
-                    raise _Refused(f"more than {total:,} bytes")
                 now = time.monotonic()
                 if now - since >= self.patience.window:
                     if done - mark < self.patience.trickle:
@@ -230,6 +239,42 @@ class _Download:
                     since, mark = now, done
         if total is not None and done < total:
             raise _Cut(f"cut after {done:,} of {total:,} bytes")
+
+
+def _opener(limit: float) -> urllib.request.OpenerDirector:
+    """Opens addresses; an answer whose headers take longer than `limit` seconds is cut.
+
+    A timeout of the socket starts anew with every byte, so a server could send one a minute.
+    """
+
+    class Limited(http.client.HTTPConnection):
+        def getresponse(self) -> http.client.HTTPResponse:
+            sock = self.sock
+            timer = threading.Timer(limit, lambda: _shut(sock))
+            timer.daemon = True
+            timer.start()
+            try:
+                return super().getresponse()
+            finally:
+                timer.cancel()
+
+    class LimitedTls(Limited, http.client.HTTPSConnection):
+        pass
+
+    class Http(urllib.request.HTTPHandler):
+        def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+            return self.do_open(Limited, req)
+
+    class Https(urllib.request.HTTPSHandler):
+        def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+            return self.do_open(LimitedTls, req)
+
+    return urllib.request.build_opener(Http, Https)
+
+
+def _shut(sock: Any) -> None:
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 def _spelled(name: str) -> str:

@@ -15,6 +15,8 @@ from torch.utils.data import DataLoader
 
 from tasks.base import Batch, DataProblem
 
+PREFETCH = 2  # batches that each loading process makes ahead
+
 
 class Loaded(NamedTuple):
     """A batch as it comes from a loading process."""
@@ -70,7 +72,7 @@ def load_batches(
         collate_fn=_as_it_is,
         pin_memory=torch.cuda.is_available(),
         worker_init_fn=_start_worker,
-        prefetch_factor=4 if workers else None,
+        prefetch_factor=PREFETCH if workers else None,
         generator=torch.Generator(),  # otherwise a number is drawn from the global one
     )
     for loaded in loader:

@@ -32,11 +32,10 @@ def cache_folder(kind: str) -> Path:
 
 
 @contextmanager
-def alone(root: Path, say: Say) -> Iterator[Path]:
-    """An empty folder beside `root`, on the same disk, which is gone afterwards.
+def locked(root: Path, say: Say) -> Iterator[None]:
+    """One process at a time works on `root`; others wait.
 
-    The kernel holds the lock and the empty lock file stays. Whoever has the lock may remove what a
-    killed process has left.
+    The kernel holds the lock and the empty lock file stays.
     """
     root.parent.mkdir(parents=True, exist_ok=True)
     lock = UnixFileLock(root.with_name(f".{root.name}.lock"))
@@ -45,12 +44,24 @@ def alone(root: Path, say: Say) -> Iterator[Path]:
     except Timeout:
         say(f"{root}: waiting for another process that is making it")
         lock.acquire()
-    temporary = root.with_name(f".{root.name}.making")
     try:
-        if temporary.exists():
-            shutil.rmtree(temporary)
-        temporary.mkdir()
-        yield temporary
+        yield
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
         lock.release()
+
+
+@contextmanager
+def alone(root: Path, say: Say) -> Iterator[Path]:
+    """An empty folder beside `root`, on the same disk, which is gone afterwards.
+
+    Whoever has the lock may remove what a killed process has left.
+    """
+    with locked(root, say):
+        temporary = root.with_name(f".{root.name}.making")
+        try:
+            if temporary.exists():
+                shutil.rmtree(temporary)
+            temporary.mkdir()
+            yield temporary
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)

@@ -1,6 +1,6 @@
 """The order of the data: sharded, endless, and resumable at any step without saved state.
 
-An epoch is a sequence of slots, each the examples of one micro-batch. A step takes the next
+An epoch is a sequence of micro-batches, each the examples of one micro-batch. A step takes the next
 `slots_per_step` of them, whatever the number of ranks; what is left at the end of an epoch is left
 out. So worlds of any size train on the same micro-batches, and a position is one integer.
 """
@@ -23,73 +23,75 @@ class Item(NamedTuple):
     index: int  # type: ignore[assignment]  # hides a tuple's method of that name
 
 
-def slots_of_step(
-    epoch_slots: Callable[[int], Sequence[Iterable[int]]],
+def micro_batches_of_step(
+    epoch_micro_batches: Callable[[int], Sequence[Iterable[int]]],
     steps_per_epoch: int,
     slots_per_step: int,
     shard: Shard,
     position: int,
 ) -> Iterator[list[Item]]:
-    """This rank's slots from step `position` on, without end.
+    """This rank's micro-batches from step `position` on, without end.
 
-    `epoch_slots(epoch)` gives the examples of every slot of an epoch, in order.
+    `epoch_micro_batches(epoch)` gives the examples of every micro-batch of an epoch, in order.
     """
     if steps_per_epoch < 1:
         raise ValueError("an epoch has fewer examples than one step uses")
     own = slots_per_step // shard.world
     epoch, step = divmod(position, steps_per_epoch)
     while True:
-        slots = epoch_slots(epoch)
+        micro_batches = epoch_micro_batches(epoch)
         for t in range(step, steps_per_epoch):
             first = t * slots_per_step + shard.rank * own
-            for slot in slots[first : first + own]:
-                yield [Item(epoch, int(index)) for index in slot]
+            for micro_batch in micro_batches[first : first + own]:
+                yield [Item(epoch, int(index)) for index in micro_batch]
         epoch, step = epoch + 1, 0
 
 
-def shuffled_slots(
+def shuffled_micro_batches(
     examples: int, size: int, seed: int, every: int = 1
 ) -> Callable[[int], list[Sequence[int]]]:
     """Slots of equal size from a new order of all examples in every epoch; of each n-th one."""
 
-    def slots(epoch: int) -> list[Sequence[int]]:
+    def micro_batches(epoch: int) -> list[Sequence[int]]:
         order = permutation(examples, "order", seed, epoch) * every
         return [order[i : i + size].tolist() for i in range(0, examples - size + 1, size)]
 
-    return slots
+    return micro_batches
 
 
-def bucketed_slots(
+def bucketed_micro_batches(
     lengths: np.ndarray, size: int, seed: int, pool: int = 64
 ) -> Callable[[int], list[Sequence[int]]]:
     """Slots of equal size and of examples of similar length, from a new order in every epoch.
 
-    The order is cut into pools of `pool` slots, and examples are sorted by length inside their
-    pool only, so that a slot has other examples in every epoch. Slots come in any order.
+    The order is cut into pools of `pool` micro-batches; examples are sorted by length inside their
+    pool only, so that a micro-batch has other examples in every epoch. Slots come in any order.
     """
 
-    def slots(epoch: int) -> list[Sequence[int]]:
+    def micro_batches(epoch: int) -> list[Sequence[int]]:
         count = len(lengths) // size
         order = permutation(len(lengths), "order", seed, epoch)[: count * size]
         pools = np.arange(len(order)) // (pool * size)
         sorted_in_pools = order[np.lexsort((lengths[order], pools))].reshape(count, size)
         out: list[Sequence[int]]
-        out = sorted_in_pools[permutation(count, "slots", seed, epoch)].tolist()
+        out = sorted_in_pools[permutation(count, "micro_batches", seed, epoch)].tolist()
         return out
 
-    return slots
+    return micro_batches
 
 
-def padding_waste(lengths: np.ndarray, slots: Sequence[Sequence[int]]) -> float:
-    """The share of padding when every slot is padded to its longest example."""
-    of_slots = [lengths[np.asarray(slot)] for slot in slots]
-    padded = sum(len(some) * int(some.max()) for some in of_slots)
-    return 1 - sum(int(some.sum()) for some in of_slots) / padded
+def padding_waste(lengths: np.ndarray, micro_batches: Sequence[Sequence[int]]) -> float:
+    """The share of padding when every micro-batch is padded to its longest example."""
+    of_micro_batches = [lengths[np.asarray(micro_batch)] for micro_batch in micro_batches]
+    padded = sum(len(some) * int(some.max()) for some in of_micro_batches)
+    return 1 - sum(int(some.sum()) for some in of_micro_batches) / padded
 
 
-def eval_slots(examples: int, size: int, shard: Shard) -> Iterator[range]:
-    """Batches of a rank's contiguous part of a split; the parts cover it exactly once."""
-    start = examples * shard.rank // shard.world
-    stop = examples * (shard.rank + 1) // shard.world
-    for first in range(start, stop, size):
-        yield range(first, min(first + size, stop))
+def eval_micro_batches(examples: int, size: int, shard: Shard) -> Iterator[range]:
+    """A rank's batches of a split: over all ranks every example exactly once.
+
+    Batches are the same for any number of ranks, which take whole ones in turn: so are then all
+    numbers calculated from them, to the bit.
+    """
+    for first in range(shard.rank * size, examples, shard.world * size):
+        yield range(first, min(first + size, examples))

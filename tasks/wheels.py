@@ -88,7 +88,7 @@ def wheels_of(package: str) -> str:
 
 def read_member(wheel: Path, package: str, member: Member) -> bytes:
     """The checked file; DataProblem if the wheel does not have exactly it."""
-    advice = f"remove it or replace it by a wheel of {package}"
+    advice = f"replace it by a wheel of {package}"
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(member.path) as file:
             data = file.read(member.size + 1)

@@ -141,12 +141,12 @@ def _check_target(root: Path, wnids: set[str]) -> None:
         if strange:
             raise DataProblem(
                 f"{root / split / min(strange)}: not one of the {len(wnids):,} classes, which are"
-                f" named as {min(wnids)}; remove it, or unpack into another folder"
+                f" named as {min(wnids)}; unpack into another folder with --data"
             )
         if split == "val" and found and found != wnids:
             raise DataProblem(
-                f"{root / split}: {len(found):,} of {len(wnids):,} class folders; remove"
-                " the folder to have it unpacked again"
+                f"{root / split}: {len(found):,} of {len(wnids):,} class folders; move"
+                " the folder elsewhere to have it unpacked again, or unpack with --data"
             )
 
 
@@ -343,7 +343,7 @@ def _unit(root: Path, split: str, wnid: str) -> Path:
 def _again(folders: list[Path]) -> str:
     shown = ", ".join(map(str, folders[:5]))
     more = f" and {len(folders) - 5:,} more" if len(folders) > 5 else ""
-    return f"remove {shown}{more} and call again to have it unpacked anew"
+    return f"move {shown}{more} elsewhere and call again to have it unpacked anew"
 
 
 # Files and folders.

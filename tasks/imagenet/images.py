@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from random import Random
 from typing import Protocol
@@ -14,12 +14,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from tasks.imagenet.crops import SMALLEST_CROP, Object, reference_crop, torchvision_crop
 from tasks.imagenet.jpeg import SHRINKS, Box, Declined, JpegPicture, is_available
 
-SMALLEST_CROP = 0.05  # of the image's area
-CROP_RATIO = (3 / 4, 4 / 3)  # width to height
-CROP_ATTEMPTS = 10
+PREPROCESSINGS = ("reference", "torchvision")
 RESIZE_TO_CROP = 256 / 224  # evaluation: the shorter side before the central crop
+MEANS = (123.68, 116.78, 103.94)  # red, green, blue, of 0 … 255
+RANGE = 127.5
 JPEG_START = b"\xff\xd8\xff"
 PNG_START, EIGHT_BIT_RGB = b"\x89PNG\r\n\x1a\n", b"\x08\x02"
 
@@ -98,8 +99,28 @@ def _png_decoder() -> Callable[[Tensor], Tensor]:
     return decoder
 
 
+@dataclass(frozen=True)
+class Preprocessing:
+    """Which code's way of cropping and resizing, and which share of an image a crop has at least.
+
+    "reference" is the paper's (TensorFlow 1): crops as `reference_crop` draws them, of the image at
+    its full size, mirrored before they are resized from corners. "torchvision" decodes large JPEGs
+    at a reduced size, and resizes between the centres of pixels.
+    """
+
+    kind: str = "torchvision"
+    smallest: float = SMALLEST_CROP
+
+
+TORCHVISION = Preprocessing()
+
+
 def training_image(
-    path: str, size: int, random: Random, smallest: float = SMALLEST_CROP
+    path: str,
+    size: int,
+    random: Random,
+    how: Preprocessing = TORCHVISION,
+    objects: Sequence[Object] = (),
 ) -> np.ndarray:
     """A random part of a file's image as a square, mirrored or not."""
     data = _read(path)
@@ -107,22 +128,22 @@ def training_image(
     if quick is not None:
         state = random.getstate()
         try:
-            return augment(quick(data), size, random, smallest)
+            return augment(quick(data), size, random, how, objects)
         except Declined:
             random.setstate(state)  # Pillow is the judge, and sees the same part
-    return augment(PillowPicture(data), size, random, smallest)
+    return augment(PillowPicture(data), size, random, how, objects)
 
 
-def evaluation_image(path: str, size: int) -> np.ndarray:
+def evaluation_image(path: str, size: int, how: Preprocessing = TORCHVISION) -> np.ndarray:
     """The middle square of a file's image with its shorter side at 8/7 of the square's."""
     data = _read(path)
     quick = _quick_decoder(data)
     if quick is not None:
         try:
-            return central(quick(data), size)
+            return central(quick(data), size, how)
         except Declined:
             pass
-    return central(PillowPicture(data), size)
+    return central(PillowPicture(data), size, how)
 
 
 def _quick_decoder(data: bytes) -> Callable[[bytes], Picture] | None:
@@ -140,10 +161,19 @@ def _read(path: str) -> bytes:
 
 
 def augment(
-    picture: Picture, size: int, random: Random, smallest: float = SMALLEST_CROP
+    picture: Picture,
+    size: int,
+    random: Random,
+    how: Preprocessing = TORCHVISION,
+    objects: Sequence[Object] = (),
 ) -> np.ndarray:
-    """RandomResizedCrop with the paper's areas, then a mirror image half of the time."""
-    box = crop_box(picture.height, picture.width, random, smallest)
+    """A random crop, resized; a mirror image half of the time."""
+    if how.kind == "reference":
+        box = reference_crop(picture.height, picture.width, random, how.smallest, objects)
+        pixels = picture.part(box, 1)
+        pixels = pixels[:, ::-1] if random.random() < 0.5 else pixels
+        return resize_from_corners(pixels, size, size)
+    box = torchvision_crop(picture.height, picture.width, random, how.smallest)
     mirrored = random.random() < 0.5
     shrink = largest_shrink(box, size) if picture.can_shrink else 1
     if shrink > 1:
@@ -152,31 +182,20 @@ def augment(
     return square[:, ::-1] if mirrored else square
 
 
-def central(picture: Picture, size: int) -> np.ndarray:
+def central(picture: Picture, size: int, how: Preprocessing = TORCHVISION) -> np.ndarray:
     """Bilinear to the shorter side, then the middle: the paper's evaluation."""
     height, width = picture.height, picture.width
     shorter, target = min(height, width), round(size * RESIZE_TO_CROP)
     whole = picture.part((0, 0, height, width), 1)
-    resized = resize(whole, target * height // shorter, target * width // shorter)
-    top, left = (round((side - size) / 2) for side in resized.shape[:2])
+    if how.kind == "reference":
+        ratio = np.float32(target) / np.float32(shorter)  # its rounding makes 255 of some 256
+        sides = [int(np.float32(side) * ratio) for side in (height, width)]
+        resized = resize_from_corners(whole, *sides)
+        top, left = ((side - size) // 2 for side in sides)
+    else:
+        resized = resize(whole, target * height // shorter, target * width // shorter)
+        top, left = (round((side - size) / 2) for side in resized.shape[:2])
     return resized[top : top + size, left : left + size]
-
-
-def crop_box(height: int, width: int, random: Random, smallest: float = SMALLEST_CROP) -> Box:
-    """Top, left, height and width, distributed as torchvision's RandomResizedCrop has them.
-
-    The paper's code samples with object boxes that the folders do not have; area and ratio are its.
-    """
-    low, high = CROP_RATIO
-    for _ in range(CROP_ATTEMPTS):
-        area = height * width * random.uniform(smallest, 1.0)
-        ratio = math.exp(random.uniform(math.log(low), math.log(high)))
-        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
-        if 0 < w <= width and 0 < h <= height:
-            return random.randrange(height - h + 1), random.randrange(width - w + 1), h, w
-    w = min(width, round(height * high))
-    h = min(height, round(width / low))
-    return (height - h) // 2, (width - w) // 2, h, w
 
 
 def largest_shrink(box: Box, size: int) -> int:
@@ -192,10 +211,30 @@ def shrunk(box: Box, shrink: int) -> Box:
 
 
 def resize(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Bilinear without smoothing beforehand, as the paper's code did it."""
+    """Bilinear between the centres of pixels, without smoothing beforehand."""
+    return _bilinear(pixels, height, width, align_corners=False)
+
+
+def resize_from_corners(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Bilinear as TensorFlow 1: pixel y lies at y · (old height / new height), not half a pixel on.
+
+    That is torch's way with aligned corners for a row and a column more, both old and new, of which
+    the old are copies of the last ones and the new are left out.
+    """
+    old_height, old_width = pixels.shape[:2]
+    if (old_height, old_width) == (height, width):
+        return pixels
+    larger = np.empty((old_height + 1, old_width + 1, 3), dtype=np.uint8)
+    larger[:-1, :-1] = pixels
+    larger[-1, :-1] = pixels[-1]
+    larger[:, -1] = larger[:, -2]
+    return _bilinear(larger, height + 1, width + 1, align_corners=True)[:height, :width]
+
+
+def _bilinear(pixels: np.ndarray, height: int, width: int, *, align_corners: bool) -> np.ndarray:
     if pixels.shape[:2] == (height, width):
         return pixels
     planes = torch.from_numpy(pixels).permute(2, 0, 1)[None]
-    resized = torch.ops.aten.upsample_bilinear2d(planes, [height, width], False)
+    resized = torch.ops.aten.upsample_bilinear2d(planes, [height, width], align_corners)
     result: np.ndarray = resized[0].permute(1, 2, 0).numpy()
     return result

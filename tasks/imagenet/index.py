@@ -11,22 +11,22 @@ A class's label is its place in the sorted names of train's folders.
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 
 from tasks.base import DataProblem
+from tasks.caches import open_cache
 from tasks.making import cache_folder
 
 SPLITS = ("train", "val")
 SUFFIXES = (".jpeg", ".jpg", ".png")
 SECONDS_BETWEEN_LINES = 10
 WORTH_KEEPING = 5_000  # files
+VERSION = 2  # of the cached lists
 
 
 def class_names(folder: Path) -> list[str]:
@@ -55,11 +55,22 @@ def check_folders(root: Path, classes: int) -> None:
         raise DataProblem(f"{root}: class {name!r} is in {here}/ but not in {there}/")
 
 
+def check_classes(folder: Path, classes: list[str]) -> None:
+    """Raises DataProblem unless a split has a folder for each of a trained model's classes."""
+    if not folder.is_dir():
+        raise DataProblem(f"{folder}: no such folder. Expected {folder}/<class>/*.JPEG")
+    different = {*class_names(folder)} ^ {*classes}
+    if different:
+        name = min(different)
+        what = "is missing" if name in classes else "is not a class of the model"
+        raise DataProblem(f"{folder / name}: {what}; its {len(classes):,} classes are needed")
+
+
 def _expected(root: Path) -> str:
     return (
-        f"Expected {root}/train/<class>/*.JPEG and {root}/val/<class>/*.JPEG. ImageNet"
-        " (ILSVRC2012) has to be obtained from https://image-net.org after registration; then"
-        " `python -m scripts.prepare imagenet --archives DIR` makes these folders of its archives."
+        f"Expected {root}/train/<class>/*.JPEG and {root}/val/<class>/*.JPEG."
+        " `python -m scripts.prepare imagenet --from PATH` makes these of what you have; ImageNet"
+        " (ILSVRC2012) itself has to be obtained from https://image-net.org after registration."
     )
 
 
@@ -70,17 +81,11 @@ class ImageIndex:
     process as their reference counts change.
     """
 
-    def __init__(self, root: Path, split: str) -> None:
+    def __init__(self, root: Path, split: str, classes: list[str] | None = None) -> None:
+        """With the labels of train's folders, or of `classes`."""
         self.folder = root / split
-        self.classes = class_names(root / SPLITS[0])
-        key = self._key()
-        file = _cache_file(root, split)
-        cached = _load(file, key)
-        if cached is None:
-            cached = self._scan()
-            if len(cached[0]) >= WORTH_KEEPING:
-                _store(file, key, *cached)
-        self.names, self.labels = cached
+        self.classes = classes or class_names(root / SPLITS[0])
+        self.names, self.labels = self._cached(root, split)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -90,7 +95,39 @@ class ImageIndex:
         name = os.fsdecode(self.names[index])
         return f"{self.folder}/{self.classes[self.labels[index]]}/{name}"
 
-    def _key(self) -> str:
+    def digest(self) -> str:
+        """SHA-256 of names and labels in their order."""
+        hashed = sha256(b"\0".join(self.names.tolist()))
+        hashed.update(self.labels.tobytes())
+        return hashed.hexdigest()
+
+    def _cached(self, root: Path, split: str) -> tuple[np.ndarray, np.ndarray]:
+        """From the cache; large lists are kept there, and where that can't be, scanned again."""
+        mark = sha256(os.fsencode(root.absolute()) + "\0".join(self.classes).encode())
+        place = cache_folder("index") / f"{mark.hexdigest()[:16]}-{split}"
+        made_from = {"version": VERSION, "state": self._state()}
+        if not place.exists():
+            scanned = self._scan()
+            if len(scanned[0]) < WORTH_KEEPING:
+                return scanned
+        else:
+            scanned = None
+
+        def make(folder: Path) -> None:
+            names, labels = scanned or self._scan()
+            np.save(folder / "names.npy", names, allow_pickle=False)
+            np.save(folder / "labels.npy", labels, allow_pickle=False)
+
+        try:
+            open_cache(place, made_from, make, lambda text: print(text, flush=True))
+            return (
+                np.load(place / "names.npy", allow_pickle=False),
+                np.load(place / "labels.npy", allow_pickle=False),
+            )
+        except (OSError, ValueError, NotImplementedError):
+            return scanned or self._scan()
+
+    def _state(self) -> str:
         """Changes when a file comes, goes or is renamed: then its folder's time changes."""
         hashed = sha256()
         for name in self.classes:
@@ -124,27 +161,3 @@ def _image_names(folder: Path) -> Iterator[bytes]:
         for entry in entries:
             if entry.name.lower().endswith(SUFFIXES) and not entry.name.startswith("."):
                 yield os.fsencode(entry.name)
-
-
-def _cache_file(root: Path, split: str) -> Path:
-    mark = sha256(os.fsencode(root.absolute())).hexdigest()[:16]
-    return cache_folder("index") / f"{mark}-{split}.npz"
-
-
-def _load(file: Path, key: str) -> tuple[np.ndarray, np.ndarray] | None:
-    try:
-        with np.load(file, allow_pickle=False) as stored:
-            return (stored["names"], stored["labels"]) if str(stored["key"]) == key else None
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
-        return None
-
-
-def _store(file: Path, key: str, names: np.ndarray, labels: np.ndarray) -> None:
-    """Where that is not possible the next start scans again."""
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as temporary:
-            np.savez(temporary, key=np.array(key), names=names, labels=labels)
-        Path(temporary.name).replace(file)
-    except OSError:
-        pass

@@ -11,27 +11,37 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tasks.base import Batch, Carry, Counts, DataProblem, Headline, LossOut, Shard, Task
+from tasks.base import Batch, Carry, Counts, DataProblem, Headline, LossOut, Shard
 from tasks.imagenet.cifar10 import make_cifar10
 from tasks.imagenet.data import ImageBatches, ImageNetDataOptions
 from tasks.imagenet.digits import make_digits
-from tasks.imagenet.index import ImageIndex, check_folders
+from tasks.imagenet.ilsvrc2012 import ILSVRC2012
+from tasks.imagenet.images import MEANS, PREPROCESSINGS, RANGE, Preprocessing
+from tasks.imagenet.index import ImageIndex, check_classes, check_folders
 from tasks.imagenet.model import ResNet, ResNetOptions
+from tasks.imagenet.predict import ImagePredictions
 from tasks.loading import Unreadable, load_batches
-from tasks.making import make_data
-from tasks.streams import eval_slots, shuffled_slots, slots_of_step
+from tasks.making import Makers, make_data
+from tasks.manifests import describe_data
+from tasks.streams import eval_micro_batches, micro_batches_of_step, shuffled_micro_batches
 
-MEANS = (123.68, 116.78, 103.94)  # red, green, blue, of 0 … 255
-RANGE = 127.5
-MAKERS = {"digits": make_digits, "cifar10": make_cifar10}
+PAPER = "imagenet"  # the data set of the paper
+OFFICIAL = {
+    "train": {"images": ILSVRC2012.train_images},
+    "val": {"images": ILSVRC2012.val_images},
+}
+MAKERS: Makers = {"digits": make_digits, "cifar10": make_cifar10}
 
 
-class ImageNet(Task):
+class ImageNet(ImagePredictions):
     """Tables 1, 2 and 3."""
 
     unit = "image"
     headline = Headline("val", "top1", higher_is_better=True)
     splits = ("val",)
+    fixed_shapes = True
+    normalises_batches = True
+    loads_in_processes = True
     ModelOptions = ResNetOptions
     DataOptions = ImageNetDataOptions
 
@@ -42,14 +52,36 @@ class ImageNet(Task):
     def root(self) -> Path:
         return self.context.data_root / self.data_options.folder
 
-    def check_data(self) -> None:
+    def prepare_data(self) -> None:
         if self.data_options.train_every < 1:
             every = self.data_options.train_every
             raise DataProblem(f"data.train_every: must be at least 1, not {every}")
+        self._check_preprocessing()
         make_data(self.data_options.make, MAKERS, self.root)
         check_folders(self.root, self.model_options.classes)
         for split in (self._train, self._val):  # the list of files is then there for every worker
             assert len(split.index)
+
+    def _check_preprocessing(self) -> None:
+        options = self.data_options
+        if options.preprocessing not in PREPROCESSINGS:
+            raise DataProblem(
+                f"data.preprocessing: must be one of {', '.join(PREPROCESSINGS)}, not "
+                f"{options.preprocessing!r}"
+            )
+        if options.boxes is None:
+            return
+        if options.preprocessing != "reference":
+            raise DataProblem("data.boxes needs data.preprocessing=reference: only it uses boxes")
+        if not (self.root / options.boxes).is_dir():
+            raise DataProblem(
+                f"{self.root / options.boxes}: no such folder (data.boxes). Expected "
+                f"{self.root / options.boxes}/<class>/*.xml of ILSVRC2012_bbox_train_v2.tar.gz"
+            )
+
+    def prepare_evaluation(self, splits: Sequence[str]) -> None:
+        make_data(self.data_options.make, MAKERS, self.root)
+        assert len(self._val.index)
 
     @property
     def epoch_units(self) -> int:
@@ -58,9 +90,16 @@ class ImageNet(Task):
             images = len(self._train.index)
         return images // self.data_options.train_every
 
-    def trivial(self) -> tuple[str, dict[str, float]]:
+    def baseline_metrics(self) -> tuple[str, dict[str, float]]:
         classes = self.model_options.classes
         return "chance", {f"val/top{k}": 100 * min(1.0, k / classes) for k in (1, 5)}
+
+    def data_manifest(self) -> dict[str, Any]:
+        indices = {"train": self._train.index, "val": self._val.index}
+        counts = {split: {"images": len(index)} for split, index in indices.items()}
+        sums = {split: index.digest() for split, index in indices.items()}
+        name = self.data_options.name
+        return describe_data(self.root, name, counts, sums, OFFICIAL if name == PAPER else {})
 
     def build_model(self) -> nn.Module:
         return ResNet(self.model_options)
@@ -72,14 +111,16 @@ class ImageNet(Task):
 
     def train_stream(self, shard: Shard, position: int) -> Iterator[Batch]:
         context, every = self.context, self.data_options.train_every
-        slots = shuffled_slots(self.epoch_units, context.micro, context.seed, every)
-        keys = slots_of_step(slots, self.steps_per_epoch, context.slots, shard, position)
+        micro_batches = shuffled_micro_batches(self.epoch_units, context.micro, context.seed, every)
+        keys = micro_batches_of_step(
+            micro_batches, self.steps_per_epoch, context.micro_batches, shard, position
+        )
         return self._load(self._train, keys)
 
     def eval_batches(self, split: str, shard: Shard) -> Iterator[Batch]:
         if split not in self.splits:
             raise ValueError(f"ImageNet: split must be one of {self.splits}, not {split!r}")
-        keys = map(list, eval_slots(len(self._val.index), self.context.eval_batch, shard))
+        keys = map(list, eval_micro_batches(len(self._val.index), self.context.eval_batch, shard))
         return self._load(self._val, keys)
 
     def _load(self, source: ImageBatches, keys: Iterable[Sequence[Any]]) -> Iterator[Batch]:
@@ -97,6 +138,8 @@ class ImageNet(Task):
         place = places(logits, labels)
         top1, top5 = torch.stack([(place < 1).sum(), (place < 5).sum()]).tolist()
         loss = F.cross_entropy(logits, labels, reduction="sum").item()
+        if self.predictions is not None:
+            self.keep(batch, logits)
         counts = {"images": float(len(labels)), "top1": top1, "top5": top5, "loss": loss}
         return counts | {"unreadable": float(batch.tensors.get("unreadable", 0))}, None
 
@@ -117,9 +160,18 @@ class ImageNet(Task):
     def _val(self) -> ImageBatches:
         return self._dataset("val")
 
+    def logits(self, model: nn.Module, batch: Batch) -> Tensor:
+        return _logits(model, batch)
+
+    def image_path(self, index: int) -> Path:
+        return Path(self._val.index.path(index)).relative_to(self.root)
+
     def _dataset(self, split: str) -> ImageBatches:
-        check_folders(self.root, self.model_options.classes)
-        index = ImageIndex(self.root, split)
+        if self.given_classes is None:
+            check_folders(self.root, self.model_options.classes)
+        else:
+            check_classes(self.root / split, self.given_classes)
+        index = ImageIndex(self.root, split, self.given_classes)
         wanted = self.data_options.train_images
         if split == "train" and wanted is not None and len(index) != wanted:
             raise DataProblem(
@@ -127,7 +179,9 @@ class ImageNet(Task):
                 "(data.train_images); is the set complete?"
             )
         options = self.data_options
-        return ImageBatches(index, options.image_size, self.context.seed, options.smallest_crop)
+        how = Preprocessing(options.preprocessing, options.smallest_crop)
+        boxes = None if options.boxes is None else self.root / options.boxes
+        return ImageBatches(index, options.image_size, self.context.seed, how, boxes)
 
 
 def places(logits: Tensor, labels: Tensor) -> Tensor:

@@ -332,7 +332,7 @@ def _speakers_text(minutes: dict[Speaker, float]) -> str:
 
 
 def _check_whole(root: Path, source: Source) -> None:
-    advice = "remove the folder to have it made again"
+    advice = "move the folder elsewhere to have it made again"
     digest = hashlib.sha256()
     for path in _transcripts():
         file = root / path

@@ -98,7 +98,7 @@ def unpack(
         member = listed.get(f"{WITHIN}/{name}")
         if member is None:
             raise DataProblem(
-                f"{wheel}: no {WITHIN}/{name} in it; remove it or replace it by a wheel of"
+                f"{wheel}: no {WITHIN}/{name} in it; replace it by a wheel of"
                 f" {package} for {platform.system()} on {platform.machine()}"
             )
         target = folder / ("library" if name == library else name)
@@ -122,7 +122,7 @@ def _read_record(wheel: Path, package: str, record: Member | None) -> dict[str, 
         }
     except (zipfile.BadZipFile, KeyError, ValueError) as error:
         raise DataProblem(
-            f"{wheel}: cannot be read as a wheel of {package}: {error}; remove it or replace it"
+            f"{wheel}: cannot be read as a wheel of {package}: {error}; replace it"
         ) from error
 
 

@@ -65,8 +65,13 @@ def log_mel(waveform: Tensor, lengths: Tensor, dither: bool = False) -> tuple[Te
         power = torch.view_as_real(spectrum).square().sum(-1)
         frames = -(-waveform.shape[1] // HOP)
         energies = torch.log(filters @ power[..., :frames] + LOG_FLOOR)
-        lengths = (lengths + HOP - 1).div(HOP, rounding_mode="floor")
+        lengths = frame_counts(lengths)
         return F.pad(normalise(energies, lengths), (0, -frames % ALIGNED)), lengths
+
+
+def frame_counts(samples: Tensor) -> Tensor:
+    """How many frames utterances of so many samples have: ⌈N / 160⌉."""
+    return (samples + HOP - 1).div(HOP, rounding_mode="floor")
 
 
 def reflect(x: Tensor, lengths: Tensor, width: int) -> Tensor:
@@ -119,12 +124,16 @@ def cut_out(
     band_width: int = 6,
     spans: int = 2,
     span_width: int = 6,
+    anywhere: bool = False,
 ) -> Tensor:
     """Sets `bands` runs of features and `spans` runs of frames of each utterance to 0.
 
     The runs have a fixed width, may overlap, and lie inside the features (B, F, T) and the
-    utterance's own length; an utterance shorter than the width is cut out as a whole. Where they
-    lie say `places` (B, bands + spans), uniform draws from [0, 1).
+    utterance's own length; an utterance shorter than the width is cut out as a whole. Their starts
+    are `places` (B, bands + spans), uniform draws from [0, 1).
+
+    With `anywhere`, as in NVIDIA's first Jasper (model.py, SpecAugment), spans lie in all of the
+    batch, its padding included, and the last possible start of a run is never drawn.
     """
     batch, bins, frames = features.shape
     if places.shape != (batch, bands + spans):
@@ -133,7 +142,9 @@ def cut_out(
             f" {bands} bands and {spans} spans, not {tuple(places.shape)}"
         )
     places, lengths = places.to(features.device), lengths.to(features.device)
-    everywhere = torch.full_like(lengths, bins)
+    everywhere = torch.full_like(lengths, bins - anywhere)
+    if anywhere:
+        lengths = torch.full_like(lengths, frames - 1)
     in_band = _runs(places[:, :bands], everywhere, band_width, bins)
     in_span = _runs(places[:, bands:], lengths, span_width, frames)
     return features.masked_fill(in_band[:, :, None] | in_span[:, None, :], 0)

@@ -28,6 +28,11 @@ def ctc(
 ) -> CtcOut:
     """Of log p (B, T, classes) and targets (B, S), both padded to the longest.
 
+    Where log p is on a GPU, lengths and targets are best left on the host: torch needs the lengths
+    there. It waits for the device seven times (small copies, four on the way forward and three on
+    the way back), all of them between the last kernel of the model's forward pass and the first of
+    its backward pass.
+
     An utterance with fewer frames than `frames_needed` has no alignment and p = 0. It adds nothing
     to the sum and to the gradient, and is counted. Any other infinity is an error and stays one.
     """
@@ -38,13 +43,14 @@ def ctc(
     else:
         losses = F.ctc_loss(
             log_probabilities.transpose(0, 1),
-            targets,
-            lengths,
-            torch.where(possible, target_lengths, 0),  # the empty text fits into any utterance
+            targets.to(log_probabilities.device, non_blocking=True),
+            tuple(lengths.tolist()),  # type: ignore[arg-type]
+            # The empty text fits into any utterance.
+            tuple(torch.where(possible, target_lengths, 0).tolist()),  # type: ignore[arg-type]
             blank=blank,
             reduction="none",
         )
-    total = torch.where(possible, losses, 0).sum()
+    total = torch.where(possible.to(losses.device, non_blocking=True), losses, 0).sum()
     return CtcOut(total, float(len(lengths)), (~possible).sum())
 
 

@@ -86,8 +86,12 @@ def _check_whole(root: Path) -> None:
     for path, lines in _transcripts().items():
         file = root / path
         if not file.is_file() or file.read_text() != _joined(lines):
-            raise DataProblem(f"{file}: not the made-up speech; remove {root} to have it made")
+            raise DataProblem(
+                f"{file}: not the made-up speech; move {root} elsewhere to have it made"
+            )
         for name in lines:
             sound = file.parent / f"{name}.flac"
             if not sound.is_file() or not sound.stat().st_size:
-                raise DataProblem(f"{sound}: missing or empty; remove {root} to have it made")
+                raise DataProblem(
+                    f"{sound}: missing or empty; move {root} elsewhere to have it made"
+                )

@@ -2,7 +2,7 @@
 
 Expected under the data set's root, as LibriSpeech's archives have it:
 
-    <subset>/<speaker>/<chapter>/<speaker>-<chapter>-<nnnn>.flac
+    <subset>/<speaker>/<chapter>/<speaker>-<chapter>-<nnnn>.flac   (or .wav)
     <subset>/<speaker>/<chapter>/<speaker>-<chapter>.trans.txt     <utterance id> WHAT IS SAID
 """
 
@@ -13,22 +13,21 @@ import time
 from bisect import bisect_right
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
-from zipfile import BadZipFile
 
 import numpy as np
 from soundfile import LibsndfileError, SoundFile  # type: ignore[import-untyped]
 
 from tasks.base import DataProblem
+from tasks.caches import open_cache
 from tasks.librispeech.alphabet import encode
 from tasks.librispeech.features import RATE
-from tasks.making import Say, alone, cache_folder
+from tasks.making import Say, cache_folder
 
-SUFFIX = ".flac"
-FORMAT = 1  # of the cache
+SUFFIXES = (".flac", ".wav")  # of two files for one utterance the first is read
+VERSION = 2  # of the cached files
 WORTH_KEEPING = 20  # chapters; a subset of LibriSpeech has at least 87
 THREADS = 16  # mostly wait for the disk
 SECONDS_BETWEEN_LINES = 10
@@ -46,7 +45,7 @@ class _Subset(NamedTuple):
     process as their reference counts change.
     """
 
-    names: np.ndarray  # bytes, <speaker>/<chapter>/<utterance id>
+    names: np.ndarray  # bytes, <speaker>/<chapter>/<utterance id>.<flac or wav>
     samples: np.ndarray  # int64, 0 where the header can't be read
     texts: np.ndarray  # uint8, one after the other
     starts: np.ndarray  # int64, of each text, and the end of the last
@@ -84,11 +83,11 @@ class Manifest:
         return len(self.samples)
 
     def id(self, index: int) -> str:
-        return self._name(index).rpartition("/")[2]
+        return self._name(index).rpartition("/")[2].rpartition(".")[0]
 
     def path(self, index: int) -> str:
         folder = self._folders[self._place(index)[0]]
-        return f"{folder}/{self._name(index)}{SUFFIX}"
+        return f"{folder}/{self._name(index)}"
 
     def text(self, index: int) -> str:
         """In lower case, words divided by one space."""
@@ -96,6 +95,16 @@ class Manifest:
         subset = self._subsets[number]
         start, stop = subset.starts[i : i + 2]
         return subset.texts[start:stop].tobytes().decode()
+
+    def digest(self) -> str:
+        """SHA-256 of what was read: ids, lengths and texts, whatever the files' format."""
+        hashed = sha256()
+        for subset in self._subsets:
+            ids = [os.fsencode(os.fsdecode(name).rpartition(".")[0]) for name in subset.names]
+            hashed.update(b"\0".join(ids))
+            for array in (subset.samples, subset.texts, subset.starts):
+                hashed.update(array.tobytes())
+        return hashed.hexdigest()
 
     def within(self, shortest_s: float, longest_s: float) -> np.ndarray:
         """Indices of the readable utterances that last so many seconds, both ends included."""
@@ -121,8 +130,8 @@ def check_subsets(root: Path, subsets: Sequence[str]) -> None:
         if not (root / subset).is_dir():
             raise DataProblem(
                 f"{root / subset}: no such folder. Expected {root}/{subset}/<speaker>/<chapter>/"
-                f"*{SUFFIX} with a <speaker>-<chapter>.trans.txt beside them, as the archives of"
-                " https://www.openslr.org/12 unpack"
+                f"*{SUFFIXES[0]} with a <speaker>-<chapter>.trans.txt beside them;"
+                " `python -m scripts.prepare librispeech --from PATH` makes it of what you have"
             )
 
 
@@ -150,22 +159,21 @@ def _open(folder: Path, say: Say) -> _Subset:
     chapters = [f"{s}/{c}" for s in _folders_in(folder) for c in _folders_in(folder / s)]
     if len(chapters) < WORTH_KEEPING:
         return _read(folder, chapters, say)
-    key = _key(folder, chapters)
     mark = sha256(os.fsencode(folder.absolute())).hexdigest()[:16]
-    file = cache_folder("librispeech") / f"{mark}-{folder.name}.npz"
-    known = _load(file, key)
-    if known is not None:
-        return known
-    with ExitStack() as stack:
-        try:
-            temporary = stack.enter_context(alone(file, say))
-        except (OSError, NotImplementedError):  # no cache, or one whose disk has no locks
-            return _read(folder, chapters, say)
-        known = _load(file, key)  # another process was quicker
-        if known is None:
-            known = _read(folder, chapters, say)
-            _store(file, temporary / file.name, key, known)
-        return known
+    place = cache_folder("librispeech") / f"{mark}-{folder.name}"
+    made_from = {"version": VERSION, "state": _state(folder, chapters)}
+
+    def make(cache: Path) -> None:
+        for name, array in _read(folder, chapters, say)._asdict().items():
+            np.save(cache / f"{name}.npy", array, allow_pickle=False)
+
+    try:
+        open_cache(place, made_from, make, say)
+        return _Subset(
+            *(np.load(place / f"{name}.npy", allow_pickle=False) for name in _Subset._fields)
+        )
+    except (OSError, ValueError, NotImplementedError):  # no cache, or one whose disk has no locks
+        return _read(folder, chapters, say)
 
 
 def _folders_in(folder: Path) -> list[str]:
@@ -173,36 +181,16 @@ def _folders_in(folder: Path) -> list[str]:
         return sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
 
 
-def _key(folder: Path, chapters: Sequence[str]) -> str:
+def _state(folder: Path, chapters: Sequence[str]) -> str:
     """Changes when a file comes, goes or is renamed, or a transcript is written anew."""
-    hashed = sha256(f"{FORMAT}".encode())
+    hashed = sha256()
     for chapter in chapters:
         hashed.update(f"\0{chapter}\0{(folder / chapter).stat().st_mtime_ns}".encode())
-        transcript = _transcript(folder / chapter)
+        transcript = transcript_of(folder / chapter)
         if transcript.is_file():
-            state = transcript.stat()
-            hashed.update(f"\0{state.st_size}\0{state.st_mtime_ns}".encode())
+            status = transcript.stat()
+            hashed.update(f"\0{status.st_size}\0{status.st_mtime_ns}".encode())
     return hashed.hexdigest()
-
-
-def _load(file: Path, key: str) -> _Subset | None:
-    try:
-        with np.load(file, allow_pickle=False) as stored:
-            if str(stored["key"]) != key:
-                return None
-            return _Subset(*(stored[name] for name in _Subset._fields))
-    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
-        return None
-
-
-def _store(file: Path, temporary: Path, key: str, subset: _Subset) -> None:
-    """Where that is not possible the next start reads the files again."""
-    try:
-        with temporary.open("wb") as out:
-            np.savez(out, key=np.array(key), **subset._asdict())
-        temporary.replace(file)
-    except OSError:
-        pass
 
 
 def _read(folder: Path, chapters: Sequence[str], say: Say) -> _Subset:
@@ -222,32 +210,41 @@ def _read(folder: Path, chapters: Sequence[str], say: Say) -> _Subset:
     finally:
         pool.shutdown(cancel_futures=True)
     if not utterances:
-        raise DataProblem(f"{folder}: no <speaker>/<chapter>/*{SUFFIX} in it")
+        raise DataProblem(f"{folder}: no <speaker>/<chapter>/*{SUFFIXES[0]} in it")
     return _Subset.of(utterances)
 
 
 def _read_chapter(folder: Path, chapter: str) -> list[tuple[str, int, str]]:
     """Names, samples and texts."""
     place = folder / chapter
-    with os.scandir(place) as entries:
-        files = sorted(e.name for e in entries if e.name.endswith(SUFFIX) and e.name[0] != ".")
-    ids = [name.removesuffix(SUFFIX) for name in files]
-    transcript = _transcript(place)
+    files = sounds_in(place)
+    transcript = transcript_of(place)
     texts = _read_transcript(transcript)
-    without_text = sorted(set(ids) - texts.keys())
+    without_text = sorted(files.keys() - texts.keys())
     if without_text:
         raise DataProblem(
-            f"{place / without_text[0]}{SUFFIX}: {transcript} has no line for it; there must be one"
+            f"{place / files[without_text[0]]}: {transcript} has no line for it; there must be one"
         )
-    without_sound = sorted(texts.keys() - set(ids))
+    without_sound = sorted(texts.keys() - files.keys())
     if without_sound:
         raise DataProblem(
-            f"{place / without_sound[0]}{SUFFIX}: no such file, but {transcript} has a line for it"
+            f"{place / without_sound[0]}{SUFFIXES[0]}: no such file, but {transcript} has a line"
+            " for it"
         )
     return [
-        (f"{chapter}/{name}", _samples_or_0(f"{place}/{file}"), texts[name])
-        for name, file in zip(ids, files, strict=True)
+        (f"{chapter}/{file}", _samples_or_0(f"{place}/{file}"), texts[name])
+        for name, file in files.items()
     ]
+
+
+def sounds_in(chapter: Path) -> dict[str, str]:
+    """Names of sound files by utterance id, in the order that FLAC files of these ids have."""
+    with os.scandir(chapter) as entries:
+        names = [e.name for e in entries if e.name.endswith(SUFFIXES) and e.name[0] != "."]
+    found: dict[str, str] = {}
+    for name in sorted(names, key=lambda name: (name.rpartition(".")[0] + SUFFIXES[0], name)):
+        found.setdefault(name.rpartition(".")[0], name)
+    return found
 
 
 def _samples_or_0(path: str) -> int:
@@ -258,7 +255,8 @@ def _samples_or_0(path: str) -> int:
         return 0
 
 
-def _transcript(chapter: Path) -> Path:
+def transcript_of(chapter: Path) -> Path:
+    """Where a chapter's texts are."""
     return chapter / f"{chapter.parent.name}-{chapter.name}.trans.txt"
 
 
@@ -269,7 +267,7 @@ def _read_transcript(file: Path) -> dict[str, str]:
     except FileNotFoundError:
         raise DataProblem(
             f"{file}: no such file; it must have a line `<utterance id> WHAT IS SAID` for each of"
-            f" {file.parent}/*{SUFFIX}"
+            f" {file.parent}/*{SUFFIXES[0]}"
         ) from None
     except UnicodeDecodeError as error:
         raise DataProblem(f"{file}: not UTF-8: {error}") from error

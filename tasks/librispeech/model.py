@@ -9,7 +9,8 @@ batch do not matter; the statistics of training count these positions too, as th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 INITS = ("uniform", "normal")
 BN_EPS = 1e-3
@@ -57,10 +59,16 @@ class Jasper(nn.Module):
     log p is in float32 or float64, whatever the model computes in. T' = ⌈T / stride⌉.
     """
 
-    def __init__(self, options: JasperOptions) -> None:
+    def __init__(self, options: JasperOptions, *, checkpoint_activations: bool = False) -> None:
+        """With `checkpoint_activations` only the inputs of blocks are kept for the backward pass.
+
+        What lies between them is calculated again there, with the same dropout. Numbers are the
+        same, and the statistics of normalisations count a batch once.
+        """
         super().__init__()
         _check(options)
         self.stride = options.stride
+        self.checkpoint_activations = checkpoint_activations
         dense = range(BEFORE, len(options.widths) - AFTER)
         channels, inputs = options.features, []
         self.blocks = nn.ModuleList()
@@ -86,19 +94,31 @@ class Jasper(nn.Module):
     def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         first, *others = cast("Iterable[Block]", self.blocks)
         x = features.masked_fill(beyond(lengths, features.shape[-1]), 0)
-        # Of L inputs a convolution makes ⌊(L + 2p - d(k - 1) - 1) / s⌋ + 1 outputs. As kernels are
-        # odd and p = d(k - 1) / 2, only the stride of the first block changes lengths.
-        lengths = (lengths - 1) // self.stride + 1
+        lengths = output_lengths(lengths, self.stride)
         padding = beyond(lengths, (x.shape[-1] - 1) // self.stride + 1)
-        x = first(x, [], padding)
-        inputs = []  # of the dense blocks so far
+        run = self._run_again if self.checkpoint_activations and self.training else _run
+        x = run(first, x, [], padding)
+        inputs: list[Tensor] = []  # of the dense blocks so far
         for block in others:
             if block.branches:
                 inputs.append(x)
-            x = block(x, inputs, padding)
+            x = run(block, x, inputs, padding)
         logits = self.decoder(x).transpose(1, 2)
         dtype = torch.promote_types(logits.dtype, torch.float32)
         return F.log_softmax(logits, dim=-1, dtype=dtype), lengths
+
+    @staticmethod
+    def _run_again(block: Block, x: Tensor, inputs: Sequence[Tensor], padding: Tensor) -> Tensor:
+        """Twice in all: once now, and once on the way back."""
+        out: Tensor = checkpoint(
+            block,
+            x,
+            list(inputs),  # as they are now: the caller's grows
+            padding,
+            use_reentrant=False,
+            context_fn=lambda: (nullcontext(), _without_statistics(block)),
+        )
+        return out
 
     def _initialise(self, encoder: str) -> None:
         """Xavier's weights; torch's γ = 1 and β = 0; no bias of the decoder."""
@@ -172,6 +192,25 @@ class ConvNorm(nn.Module):
         return out
 
 
+def _run(block: Block, x: Tensor, inputs: Sequence[Tensor], padding: Tensor) -> Tensor:
+    out: Tensor = block(x, inputs, padding)
+    return out
+
+
+@contextmanager
+def _without_statistics(block: Block) -> Iterator[None]:
+    """Batches are normalised as in training, but only copies of the statistics are moved."""
+    norms = [module for module in block.modules() if isinstance(module, nn.BatchNorm1d)]
+    own = [norm._buffers for norm in norms]
+    for norm, buffers in zip(norms, own, strict=True):
+        norm._buffers = {k: None if b is None else b.clone() for k, b in buffers.items()}
+    try:
+        yield
+    finally:
+        for norm, buffers in zip(norms, own, strict=True):
+            norm._buffers = buffers
+
+
 class _Activate(torch.autograd.Function):
     """ReLU, dropout with probability p, and zeros where `padding` is set.
 
@@ -196,6 +235,14 @@ class _Activate(torch.autograd.Function):
         (y,) = ctx.saved_tensors
         inner = torch.ops.aten.threshold_backward(gradient, y, 0)
         return (inner if ctx.scale == 1 else inner * ctx.scale), None, None
+
+
+def output_lengths(lengths: Tensor, stride: int) -> Tensor:
+    """Of L inputs a convolution makes ⌊(L + 2p - d(k - 1) - 1) / s⌋ + 1 outputs.
+
+    As kernels are odd and p = d(k - 1) / 2, only the stride of the first block changes lengths.
+    """
+    return (lengths - 1) // stride + 1
 
 
 def beyond(lengths: Tensor, total: int) -> Tensor:

@@ -2,45 +2,64 @@
 
 An archive is downloaded, unless the user has it, and unpacked beside the data's folder. When all
 its utterances are there, its subset gets its place by a rename. So what has its name is whole, and
-a second call goes on with the subset that is missing. `complete.json` has the number of utterances
-of each subset that was counted, so that they are counted once.
+a second call resumes with the subset that is missing. The manifest has the number of utterances of
+each subset that was counted, so that they are counted once.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import tarfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO
 
 from tasks.base import DataProblem
 from tasks.download import Patience, Report, check_space, check_sums, fetch
+from tasks.librispeech.manifest import sounds_in, transcript_of
 from tasks.making import Say, alone
+from tasks.manifests import (
+    CHECKSUMS,
+    COUNTS,
+    MANIFEST,
+    Manifest,
+    Part,
+    compare,
+    read_manifest,
+    write_manifest,
+)
+from tasks.tars import open_tar
 
-COMPLETE = "complete.json"
 CHUNK = 1 << 20  # bytes read at once
 GROWTH = 1.05  # unpacked bytes for one of an archive: the last block of each file, and the folders
+ADVICE = "copy or download it again"
+DATA = "librispeech"
+MOST_GROWTH = 2  # FLAC is hardly compressed again: an archive that declares more is refused
 
 
 @dataclass(frozen=True)
 class Subset:
     """An archive and how many utterances must be in it."""
 
-    size: int  # bytes
+    size: int | None  # bytes, if known
     md5: str
-    sha256: str
-    utterances: int
+    sha256: str  # empty if not known
+    utterances: int | None
+    about: int = 0  # bytes, where the size is not known
 
     @property
     def sums(self) -> dict[str, str]:
-        return {"md5": self.md5, "sha256": self.sha256}
+        sums = {"md5": self.md5, "sha256": self.sha256}
+        return {name: digest for name, digest in sums.items() if digest}
+
+    @property
+    def space(self) -> int:
+        return self.size or self.about
 
 
 SUBSETS = MappingProxyType(
@@ -90,6 +109,26 @@ SUBSETS = MappingProxyType(
     }
 )
 ALL = tuple(SUBSETS)
+MINI_SUBSETS = MappingProxyType(  # SLR31, which has only MD5 sums
+    {
+        "train-clean-5": Subset(
+            None, "5df7d4e78065366204ca6845bb08f490", "", None, about=350_000_000
+        ),
+        "dev-clean-2": Subset(
+            None, "6d7ab67ac6a1d2c993d050e16d61080d", "", None, about=130_000_000
+        ),
+    }
+)
+
+
+def official_counts(held_out: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Utterances of all training subsets together, and of held-out ones."""
+    sizes = {name: subset.utterances or 0 for name, subset in SUBSETS.items()}
+    train = sum(count for name, count in sizes.items() if name.startswith("train"))
+    return {
+        "train": {"utterances": train},
+        **{name: {"utterances": sizes[name]} for name in held_out},
+    }
 
 
 @dataclass(frozen=True)
@@ -103,6 +142,12 @@ class LibriSpeech:
     )
     folder: str = "LibriSpeech"  # the archives' outermost
     subsets: Mapping[str, Subset] = field(default_factory=lambda: SUBSETS)
+
+
+MINI_LIBRISPEECH = LibriSpeech(
+    mirrors=tuple(mirror.replace("/12", "/31") for mirror in LibriSpeech().mirrors),
+    subsets=MINI_SUBSETS,
+)
 
 
 def prepare(
@@ -124,18 +169,18 @@ def prepare(
     unknown = [name for name in subsets if name not in expected.subsets]
     if unknown:
         raise DataProblem(f"{unknown[0]}: no subset; they are {', '.join(expected.subsets)}")
-    if _are_complete(root, subsets, expected):
+    if _are_complete(root, subsets):
         return False
     with alone(root, say) as temporary:
+        is_ours = not root.exists() or not any(root.iterdir()) or (root / MANIFEST).exists()
         root.mkdir(exist_ok=True)
         left = []
         for name in subsets:
-            if _are_complete(root, [name], expected):
+            if _are_complete(root, [name]):
                 continue
             if (root / name).exists():  # unpacked by the user: counted once
-                wanted = expected.subsets[name].utterances
-                _check(root / name, root / name, wanted)
-                _stamp(root, name, wanted)
+                part = check_subset(root / name, root / name, "folders", "in place", expected)
+                _add(root, name, part, in_place=not is_ours)
             else:
                 left.append(name)
         if archives is not None:
@@ -149,7 +194,8 @@ def prepare(
                 fetch(urls, archive, sums, report, size=size, patience=patience)
             else:
                 check_sums(archive, sums, report)
-            _install(archive, root, name, temporary, report, expected)
+            action = "downloaded and unpacked" if archives is None else "unpacked"
+            _install(archive, root, name, temporary, report, expected, action)
             if archives is None:
                 archive.unlink()
     return bool(left)
@@ -173,7 +219,7 @@ def _check_there(archives: Path, names: Sequence[str], expected: LibriSpeech) ->
     for name in names:
         file, wanted = archives / _file(name), expected.subsets[name].size
         size = file.stat().st_size
-        if size != wanted:
+        if wanted is not None and size != wanted:
             raise DataProblem(
                 f"{file}: {size:,} bytes, but must have {wanted:,}; download it again from"
                 f" {expected.mirrors[0]}/{_file(name)}"
@@ -186,7 +232,7 @@ def _check_space(
     """A downloaded archive takes space until its subset is unpacked, so only one does at a time."""
     unpacked, most = 0.0, 0.0
     for name in names:
-        size = expected.subsets[name].size
+        size = expected.subsets[name].space
         unpacked += GROWTH * size
         begun = [root / _file(name), root / f"{_file(name)}.part"]
         have = sum(path.stat().st_size for path in begun if path.exists())
@@ -198,7 +244,13 @@ def _check_space(
 
 
 def _install(
-    archive: Path, root: Path, name: str, temporary: Path, report: Report, expected: LibriSpeech
+    archive: Path,
+    root: Path,
+    name: str,
+    temporary: Path,
+    report: Report,
+    expected: LibriSpeech,
+    action: str,
 ) -> None:
     made = temporary / name
     made.mkdir()
@@ -206,13 +258,16 @@ def _install(
         _unpack(archive, made, name, report, expected)
     except (tarfile.TarError, zlib.error, EOFError) as error:
         raise DataProblem(f"{archive}: cannot be unpacked: {error}; get it again") from error
-    wanted = expected.subsets[name].utterances
-    _check(made / name, archive, wanted)
+    part = check_subset(made / name, archive, "official archives", action, expected)
+    if part.differences:
+        raise DataProblem(f"{archive}: {name} has {part.differences[0]}; {ADVICE}")
+    sums = {key: f"{value}" for key, value in expected.subsets[name].sums.items()}
+    part = replace(part, compared=CHECKSUMS, sums=sums)
     os.sync()  # the sound is on the disk before it has its name
     for text in made.glob("*.TXT"):  # the same in all archives
         text.replace(root / text.name)
     (made / name).rename(root / name)
-    _stamp(root, name, wanted)
+    _add(root, name, part)
     shutil.rmtree(made)
 
 
@@ -225,8 +280,15 @@ def _unpack(archive: Path, made: Path, name: str, report: Report, expected: Libr
         re.ASCII,
     )
     folders = re.compile(rf"{expected.folder}(?:/{name}(?:/\d+){{0,2}})?", re.ASCII)
-    with archive.open("rb") as packed, tarfile.open(fileobj=packed, mode="r|gz") as members:
+    declared = 0
+    with archive.open("rb") as packed, open_tar(packed, "r|gz") as members:
         for member in members:
+            declared += member.size
+            if declared > MOST_GROWTH * size + CHUNK:
+                raise DataProblem(
+                    f"{archive}: declares {declared:,} bytes and more, too many for {size:,} packed"
+                    f" ones; {ADVICE}"
+                )
             found = layout.fullmatch(member.name.removeprefix("./"))
             if found and member.type in (tarfile.REGTYPE, tarfile.AREGTYPE):
                 source = members.extractfile(member)
@@ -255,34 +317,41 @@ def _copy(source: IO[bytes], target: Path, archive: Path) -> None:
 # When a subset is unpacked.
 
 
-def _check(folder: Path, origin: Path, wanted: int) -> None:
-    """Every sound has a line in its chapter's transcript; `origin` is what a message names."""
-    advice = f"remove {origin} to have it made again"
-    utterances = 0
+def check_subset(folder: Path, origin: Path, form: str, action: str, expected: LibriSpeech) -> Part:
+    """Every sound has a line in its chapter's transcript; `origin` is what a message names.
+
+    Another number of utterances than the official one is a difference, no problem.
+    """
+    utterances = size = 0
     for chapter in _chapters(folder):
         name = f"{chapter.parent.name}-{chapter.name}"
         where = f"{origin}: {folder.name}/{chapter.parent.name}/{chapter.name}"
-        with os.scandir(chapter) as entries:
-            sizes = {e.name: e.stat().st_size for e in entries if e.name.endswith(".flac")}
+        sounds = sounds_in(chapter)
+        sizes = {file: (chapter / file).stat().st_size for file in sounds.values()}
         empty = sorted(file for file, size in sizes.items() if not size)
         if empty:
-            raise DataProblem(f"{where}/{empty[0]} is empty; {advice}")
+            raise DataProblem(f"{where}/{empty[0]} is empty; {ADVICE}")
         try:
-            lines = (chapter / f"{name}.trans.txt").read_text("utf-8").splitlines()
+            lines = transcript_of(chapter).read_text("utf-8").splitlines()
         except (FileNotFoundError, UnicodeDecodeError):
             raise DataProblem(
-                f"{where} has no {name}.trans.txt that can be read; {advice}"
+                f"{where} has no {name}.trans.txt that can be read; {ADVICE}"
             ) from None
-        said = {f"{line.partition(' ')[0]}.flac" for line in lines if line}
-        for file in sorted(said ^ set(sizes)):
-            wrong = "is missing" if file in said else f"has no line in {name}.trans.txt"
-            raise DataProblem(f"{where}/{file} {wrong}; {advice}")
+        said = {line.partition(" ")[0] for line in lines if line}
+        for utterance in sorted(said ^ sounds.keys()):
+            missing = f"{utterance}.flac is missing"
+            wrong = f"{sounds.get(utterance)} has no line in {name}.trans.txt"
+            raise DataProblem(f"{where}/{missing if utterance in said else wrong}; {ADVICE}")
         utterances += len(sizes)
-    if utterances != wanted:
-        raise DataProblem(
-            f"{origin}: {utterances:,} utterances of {folder.name}, but there must be {wanted:,};"
-            f" {advice}"
-        )
+        size += sum(sizes.values())
+    if not utterances:
+        raise DataProblem(f"{origin}: no utterances of {folder.name} in it; {ADVICE}")
+    counts = {"utterances": utterances}
+    official = expected.subsets.get(folder.name)
+    if official is None or official.utterances is None:
+        return Part(form, action, counts, size)
+    differences = compare(counts, {"utterances": official.utterances})
+    return Part(form, action, counts, size, COUNTS, differences)
 
 
 def _chapters(folder: Path) -> Iterator[Path]:
@@ -292,25 +361,16 @@ def _chapters(folder: Path) -> Iterator[Path]:
         yield from sorted(path for path in speaker.iterdir() if path.is_dir())
 
 
-def _stamp(root: Path, name: str, utterances: int) -> None:
-    counted = _counted(root) | {name: utterances}
-    temporary = root / f".{COMPLETE}.partial"
-    temporary.write_text(json.dumps({"utterances": counted}, indent=2) + "\n")
-    temporary.replace(root / COMPLETE)
+def _add(root: Path, name: str, part: Part, *, in_place: bool = False) -> None:
+    manifest = Manifest(DATA, {name: part})
+    before = read_manifest(root)
+    if before is not None:
+        manifest = before.merged(manifest)
+    write_manifest(root, manifest, in_place=in_place)
 
 
-def _counted(root: Path) -> dict[str, object]:
-    """Utterances by subset; nothing if the file is not there or damaged."""
-    try:
-        found = json.loads((root / COMPLETE).read_text())["utterances"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _are_complete(root: Path, names: Sequence[str], expected: LibriSpeech) -> bool:
-    counted = _counted(root)
-    return all(
-        counted.get(name) == expected.subsets[name].utterances and (root / name).is_dir()
-        for name in names
+def _are_complete(root: Path, names: Sequence[str]) -> bool:
+    manifest = read_manifest(root)
+    return manifest is not None and all(
+        name in manifest.parts and (root / name).is_dir() for name in names
     )

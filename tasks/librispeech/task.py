@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import cycle, islice
 from pathlib import Path
@@ -13,22 +13,37 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tasks.base import Batch, Carry, Context, Counts, DataProblem, Headline, LossOut, Shard, Task
+from tasks.base import Batch, Carry, Context, Counts, DataProblem, Headline, LossOut, Shard
 from tasks.librispeech.alphabet import count_errors, decode, error_rates, greedy
 from tasks.librispeech.batches import UtteranceBatches
 from tasks.librispeech.commands import make_commands
-from tasks.librispeech.features import RATE, cut_out, log_mel
-from tasks.librispeech.loss import ctc
+from tasks.librispeech.features import RATE, SPEEDS, cut_out, frame_counts, log_mel
+from tasks.librispeech.loss import CtcOut, ctc
 from tasks.librispeech.made_up import make_made_up
 from tasks.librispeech.manifest import Manifest, check_subsets
-from tasks.librispeech.model import Jasper, JasperOptions
+from tasks.librispeech.model import Jasper, JasperOptions, output_lengths
+from tasks.librispeech.predict import SpeechPredictions
+from tasks.librispeech.prepare import official_counts
 from tasks.librispeech.stopwatch import Stopwatch
 from tasks.loading import Unreadable, load_batches
 from tasks.making import Makers, make_data
-from tasks.streams import bucketed_slots, padding_waste, slots_of_step
+from tasks.manifests import describe_data
+from tasks.streams import (
+    bucketed_micro_batches,
+    eval_micro_batches,
+    micro_batches_of_step,
+    padding_waste,
+    shuffled_micro_batches,
+)
 
 MAKERS: Makers = {"made_up": make_made_up, "commands": make_commands}
+PAPER = "librispeech"  # the data set of the paper
 HELD_OUT = ("dev-clean", "dev-other", "test-clean", "test-other")
+CHOICES = {
+    "batching": ("random", "similar"),
+    "filter_by": ("recorded", "played"),
+    "masks_over": ("utterance", "batch"),
+}
 TYPICAL_S = 12.0  # of an utterance of LibriSpeech
 
 
@@ -50,6 +65,11 @@ class LibriSpeechDataOptions:
     spans: int = 0  # masks over frames
     cut_width: int = 6  # features or frames of a mask
     fill_last_step: bool = False  # of an epoch, with utterances that it had before; else dropped
+    batching: str = "similar"  # lengths in a micro-batch; or "random", whatever their lengths
+    filter_by: str = (
+        "recorded"  # length; or "played": at an epoch's speed, and the rest fills it up
+    )
+    masks_over: str = "utterance"  # frames; or "batch": those of its padding too
     max_unreadable: float = 0.0001  # share of the files; more of them end the run
     train_utterances: int | None = None  # how many there must be, and are planned with if none are
 
@@ -60,14 +80,29 @@ class Utterances(Batch):
 
     seconds: float = 0.0
     padded_seconds: float = 0.0
+    split: str = ""  # in evaluation
+    on_host: dict[str, Tensor] = field(default_factory=dict)  # of a batch on another device
+
+    def to(self, device: Any) -> Utterances:
+        """Keeps on the host what CTC wants to know there, so that it need not wait for a copy."""
+        kept = {name: self.at_host(name) for name in ("samples", "targets", "target_lengths")}
+        moved = super().to(device)
+        assert isinstance(moved, Utterances)
+        return moved if torch.device(device).type == "cpu" else replace(moved, on_host=kept)
+
+    def at_host(self, name: str) -> Tensor:
+        return self.on_host.get(name, self.tensors[name])
 
 
-class LibriSpeech(Task):
+class LibriSpeech(SpeechPredictions):
     """Tables 4 and 5, Figure 1."""
 
     unit = "utterance"
     headline = Headline("dev-clean", "wer", higher_is_better=False)
     splits = ("dev-clean",)
+    can_checkpoint_activations = True
+    normalises_batches = True
+    loads_in_processes = True
     final_splits: tuple[str, ...] = HELD_OUT[1:]  # type: ignore[misc]  # a run's: what is there
     ModelOptions = JasperOptions
     DataOptions = LibriSpeechDataOptions
@@ -86,7 +121,7 @@ class LibriSpeech(Task):
     def root(self) -> Path:
         return self.context.data_root / self.data_options.folder
 
-    def check_data(self) -> None:
+    def prepare_data(self) -> None:
         options = self.data_options
         unknown = [split for split in options.held_out if split not in HELD_OUT]
         if unknown or self.splits[0] not in options.held_out:
@@ -94,6 +129,10 @@ class LibriSpeech(Task):
                 f"data.held_out: must be {self.splits[0]} and others of {list(HELD_OUT)}, not "
                 f"{options.held_out}"
             )
+        for name, known in CHOICES.items():
+            if getattr(options, name) not in known:
+                chosen = getattr(options, name)
+                raise DataProblem(f"data.{name}: must be one of {', '.join(known)}, not {chosen!r}")
         make_data(options.make, MAKERS, self.root)
         check_subsets(self.root, [*options.train, *options.held_out])
         wanted = options.train_utterances
@@ -102,12 +141,18 @@ class LibriSpeech(Task):
                 f"{self.root}: {len(self._train):,} utterances in {', '.join(options.train)}, but "
                 f"there must be {wanted:,} (data.train_utterances); is the set complete?"
             )
-        if self.epoch_units < self.context.micro:
+        kept = len(self._kept_in(0))
+        if kept < self.context.micro:
             raise DataProblem(
-                f"{self.root}: {self.epoch_units:,} utterances are fewer than a micro-batch has "
+                f"{self.root}: {kept:,} utterances are fewer than a micro-batch has "
                 f"(batch.micro={self.context.micro})"
             )
         for split in options.held_out:  # the manifests are then there for every worker
+            assert len(self._held_out(split))
+
+    def prepare_evaluation(self, splits: Sequence[str]) -> None:
+        make_data(self.data_options.make, MAKERS, self.root)
+        for split in splits:
             assert len(self._held_out(split))
 
     @property
@@ -115,25 +160,37 @@ class LibriSpeech(Task):
         planned = self.data_options.train_utterances
         if planned is not None and not self.root.is_dir():
             return planned
-        return len(self._kept)
+        # The reference that filters by the length at an epoch's speed counts before it does.
+        return len(self._train if self.data_options.filter_by == "played" else self._kept)
 
     @property
     def steps_per_epoch(self) -> int:
-        whole, rest = divmod(self.epoch_units, self.context.micro * self.context.slots)
+        whole, rest = divmod(self.epoch_units, self.context.micro * self.context.micro_batches)
         return whole + (self.data_options.fill_last_step and rest > 0)
 
-    def trivial(self) -> tuple[str, dict[str, float]]:
+    def baseline_metrics(self) -> tuple[str, dict[str, float]]:
         return "saying nothing", {f"{split}/wer": 100.0 for split in self.data_options.held_out}
 
     def about_data(self) -> str:
         if not self.root.is_dir():
             return ""
-        samples = self._train.samples[self._kept]
-        waste = padding_waste(self._lengths(0), self._slots(0))
+        kept = self._kept_in(0)
+        hours = self._train.samples[kept].sum() / RATE / 3600
         return (
-            f"{len(self._kept):,} utterances, {samples.sum() / RATE / 3600:,.2f} hours "
-            f"({len(self._train) - len(self._kept):,} left out by their length), padding "
-            f"{100 * waste:.1f} %"
+            f"{len(kept):,} utterances, {hours:,.2f} hours "
+            f"({len(self._train) - len(kept):,} left out by their length), {self._about_padding()}"
+        )
+
+    def _about_padding(self) -> str:
+        """What share of a batch is padding, and what batches of similar lengths would save."""
+        lengths = self._lengths(0)
+        waste = padding_waste(lengths, self._slots(0))
+        if self.data_options.batching == "similar":
+            return f"padding {100 * waste:.1f} %"
+        least = padding_waste(lengths, self._batches_of(self._kept_in(0), 0, "similar"))
+        return (
+            f"padding {100 * waste:.1f} % in random batches: {(1 - least) / (1 - waste):.2f} times "
+            f"the work of batches of similar lengths ({100 * least:.1f} %, data.batching=similar)"
         )
 
     def meters(self, seconds: float, processes: int) -> dict[str, float]:
@@ -151,11 +208,27 @@ class LibriSpeech(Task):
             found["train/no_alignment"] = self._impossible.item()  # utterances since the start
         return found
 
+    def data_manifest(self) -> dict[str, Any]:
+        name, held_out = self.data_options.name, self.data_options.held_out
+        manifests = {"train": self._train} | {split: self._held_out(split) for split in held_out}
+        counts = {split: {"utterances": len(found)} for split, found in manifests.items()}
+        sums = {split: found.digest() for split, found in manifests.items()}
+        official = official_counts(held_out) if name == PAPER else {}
+        return describe_data(self.root, name, counts, sums, official)
+
     def build_model(self) -> nn.Module:
-        return Jasper(self.model_options)
+        again = self.context.checkpoint_activations
+        return Jasper(self.model_options, checkpoint_activations=again)
 
     def example_batch(self) -> Batch:
-        rows, samples = self.context.micro, int(TYPICAL_S * RATE)
+        return self._silence(TYPICAL_S)
+
+    def largest_batch(self) -> Batch:
+        slowest = min(SPEEDS) if self.data_options.perturb_speed else 1.0
+        return self._silence(self.data_options.longest_s / slowest)
+
+    def _silence(self, seconds: float) -> Batch:
+        rows, samples = self.context.micro, int(seconds * RATE)
         tensors = {
             "sound": torch.zeros(rows, samples),
             "samples": torch.full((rows,), samples),
@@ -164,11 +237,11 @@ class LibriSpeech(Task):
             "index": torch.zeros(rows, dtype=torch.int64),
             "cuts": torch.zeros(rows, self._cuts, dtype=torch.float64),
         }
-        return Utterances(tensors, rows, rows * TYPICAL_S, rows * TYPICAL_S)
+        return Utterances(tensors, rows, rows * seconds, rows * seconds)
 
     def train_stream(self, shard: Shard, position: int) -> Iterator[Batch]:
-        slots, steps = self.context.slots, self.steps_per_epoch
-        keys = slots_of_step(self._slots, steps, slots, shard, position)
+        micro_batches, steps = self.context.micro_batches, self.steps_per_epoch
+        keys = micro_batches_of_step(self._slots, steps, micro_batches, shard, position)
         return self._load(self._training, keys)
 
     def eval_batches(self, split: str, shard: Shard) -> Iterator[Batch]:
@@ -176,10 +249,11 @@ class LibriSpeech(Task):
             known = (*self.splits, *self.final_splits)
             raise ValueError(f"LibriSpeech: split must be one of {known}, not {split!r}")
         manifest = self._held_out(split)
-        own = np.argsort(manifest.samples, kind="stable")[shard.rank :: shard.world].tolist()
-        size = self.context.eval_batch
-        keys = (own[first : first + size] for first in range(0, len(own), size))
-        return self._load(UtteranceBatches(manifest, self.context.seed), keys)
+        order = np.argsort(manifest.samples, kind="stable")
+        micro_batches = eval_micro_batches(len(order), self.context.eval_batch, shard)
+        keys = (order[micro_batch].tolist() for micro_batch in micro_batches)
+        batches = self._load(UtteranceBatches(manifest, self.context.seed), keys)
+        return (replace(batch, split=split) for batch in batches)
 
     def _load(
         self, source: UtteranceBatches, keys: Iterable[Sequence[Any]]
@@ -197,21 +271,25 @@ class LibriSpeech(Task):
         assert isinstance(batch, Utterances)
         self._heard += batch.seconds
         self._padded += batch.padded_seconds
-        log_p, lengths = self._listen(model, batch)
-        out = ctc(log_p, lengths, batch.tensors["targets"], batch.tensors["target_lengths"])
+        log_p, _ = self.listen(model, batch)
+        out = self._ctc(log_p, batch)
         before = 0 if self._impossible is None else self._impossible
         self._impossible = out.impossible + before
         return LossOut(out.total, out.weight)
 
     def count(self, model: nn.Module, batch: Batch, carry: Carry) -> tuple[Counts, Carry]:
         tensors = batch.tensors
-        log_p, lengths = self._listen(model, batch)
-        out = ctc(log_p, lengths, tensors["targets"], tensors["target_lengths"])
+        assert isinstance(batch, Utterances)
+        log_p, lengths = self.listen(model, batch)
+        out = self._ctc(log_p, batch)
         counts: Counts = {"utterances": out.weight, "loss": out.total.item()}
         counts["no_alignment"] = out.impossible.item()
-        said = zip(tensors["targets"].tolist(), tensors["target_lengths"].tolist(), strict=True)
-        for (target, length), heard in zip(said, greedy(log_p, lengths), strict=True):
-            for name, value in count_errors(decode(target[:length]), heard).items():
+        said = zip(*(batch.at_host(n).tolist() for n in ("targets", "target_lengths")), strict=True)
+        heard = greedy(log_p, lengths)
+        if self.predictions is not None:
+            self.keep(batch, heard, self._held_out(batch.split))
+        for (target, length), hypothesis in zip(said, heard, strict=True):
+            for name, value in count_errors(decode(target[:length]), hypothesis).items():
                 counts[name] = counts.get(name, 0.0) + value
         for name, lost in (("word", "lost_words"), ("character", "lost_characters")):
             missing = float(tensors.get(lost, 0))  # of sounds that can't be read: all wrong
@@ -225,7 +303,12 @@ class LibriSpeech(Task):
             "no_alignment": counts["no_alignment"],
         }
 
-    def _listen(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _ctc(self, log_p: Tensor, batch: Utterances) -> CtcOut:
+        frames = frame_counts(batch.at_host("samples"))
+        lengths = output_lengths(frames, self.model_options.stride)
+        return ctc(log_p, lengths, batch.at_host("targets"), batch.at_host("target_lengths"))
+
+    def listen(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """log p of the letters over time; the front end runs on the model's device."""
         tensors, options = batch.tensors, self.data_options
         sound = tensors["sound"]
@@ -242,6 +325,7 @@ class LibriSpeech(Task):
                     band_width=options.cut_width,
                     spans=options.spans,
                     span_width=options.cut_width,
+                    anywhere=options.masks_over == "batch",
                 )
         log_p, lengths = model(features, lengths)
         return log_p, lengths
@@ -265,7 +349,7 @@ class LibriSpeech(Task):
 
     @cached_property
     def _kept(self) -> np.ndarray:
-        """Of the training utterances those that are neither too short nor too long."""
+        """Of the training utterances those that were recorded neither too short nor too long."""
         options = self.data_options
         kept = self._train.within(options.shortest_s, options.longest_s)
         if not len(kept):
@@ -273,6 +357,16 @@ class LibriSpeech(Task):
                 f"{self.root}: no utterance in {', '.join(options.train)} has between "
                 f"{options.shortest_s} and {options.longest_s} seconds"
             )
+        return kept
+
+    def _kept_in(self, epoch: int) -> np.ndarray:
+        """Those that an epoch trains on."""
+        options = self.data_options
+        if options.filter_by == "recorded":
+            return self._kept
+        seconds = self._lengths(epoch) / RATE
+        fits = (seconds >= options.shortest_s) & (seconds <= options.longest_s)
+        kept: np.ndarray = np.flatnonzero(fits & (self._train.samples > 0))  # 0 if unreadable
         return kept
 
     @cached_property
@@ -287,10 +381,18 @@ class LibriSpeech(Task):
         return lengths
 
     def _slots(self, epoch: int) -> list[Sequence[int]]:
-        """Utterances of similar length in a slot, by their numbers in the manifest."""
-        kept, context = self._kept, self.context
-        slots = bucketed_slots(self._lengths(epoch)[kept], context.micro, context.seed)(epoch)
-        wanted = self.steps_per_epoch * context.slots
-        if self.data_options.fill_last_step and slots:
-            slots = list(islice(cycle(slots), wanted))
-        return [kept[np.asarray(slot)].tolist() for slot in slots]
+        """The micro-batches of an epoch, by their utterances' numbers in the manifest."""
+        micro_batches = self._batches_of(self._kept_in(epoch), epoch, self.data_options.batching)
+        if self.data_options.fill_last_step or self.data_options.filter_by == "played":
+            micro_batches = list(
+                islice(cycle(micro_batches), self.steps_per_epoch * self.context.micro_batches)
+            )
+        return micro_batches
+
+    def _batches_of(self, kept: np.ndarray, epoch: int, batching: str) -> list[Sequence[int]]:
+        micro, seed = self.context.micro, self.context.seed
+        if batching == "random":
+            micro_batches = shuffled_micro_batches(len(kept), micro, seed)(epoch)
+        else:
+            micro_batches = bucketed_micro_batches(self._lengths(epoch)[kept], micro, seed)(epoch)
+        return [kept[np.asarray(micro_batch)].tolist() for micro_batch in micro_batches]

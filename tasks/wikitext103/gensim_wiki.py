@@ -101,13 +101,14 @@ def _check_whole(root: Path, source: Source, advice: str = "") -> None:
         file = root / f"wiki.{split}.tokens"
         if not file.is_file():
             raise DataProblem(
-                f"{file}: missing, so {root} is not whole; remove the folder to have it made again"
+                f"{file}: missing, so {root} is not whole; move the"
+                " folder elsewhere to have it made again"
             )
         found = hashlib.sha256(file.read_bytes()).hexdigest()
         if found != source.sha256(split):
             raise DataProblem(
                 f"{file}: its SHA-256 is {found}, but must be {source.sha256(split)};"
-                f" {advice or 'remove the folder to have it made again'}"
+                f" {advice or 'move the folder elsewhere to have it made again'}"
             )
 
 

@@ -22,7 +22,9 @@ def make_made_up(root: Path) -> None:
     if root.exists():
         for split, file in files.items():
             if not file.is_file() or len(file.read_text().splitlines()) != LINES[split]:
-                raise DataProblem(f"{file}: not the made-up text; remove {root} to have it made")
+                raise DataProblem(
+                    f"{file}: not the made-up text; move {root} elsewhere to have it made"
+                )
         return
     root.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{root.name}-", dir=root.parent))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tasks.wikitext103.softmax import ALIGNED, AdaptiveSoftmax
+from tasks.wikitext103.softmax import ALIGNED, AdaptiveSoftmax, product_dtype
 
 STD = 0.02  # of all weights at the start
 BASE = 10000.0  # of the sinusoids' wavelengths
@@ -209,13 +209,15 @@ def shift(x: Tensor, keys: int) -> Tensor:
     Row i has distance keys - 1 - p at place p, and key j has distance i + keys - L - j. So key j
     reads place j + L - 1 - i: a row of the result begins one place earlier, in its row of x, than
     the row before it. As P > keys, no place is read twice (its gradient would be slow). What lies
-    beyond distance 0 belongs to keys that are masked.
+    beyond distance 0 belongs to keys that are masked. x lies at the beginning of its memory, as
+    what a matrix product has made; torch.compile can't ask where it lies.
     """
     length, places = x.shape[-2:]
     assert places > keys
     assert x.is_contiguous()
+    assert torch.compiler.is_compiling() or x.storage_offset() == 0
     strides = (*x.stride()[:-2], places - 1, 1)
-    return x.as_strided((*x.shape[:-1], keys), strides, x.storage_offset() + length - 1)
+    return x.as_strided((*x.shape[:-1], keys), strides, length - 1)
 
 
 def sinusoids(keys: int, clamp: int | None, like: Tensor) -> Tensor:
@@ -250,12 +252,16 @@ def attention_mask(
 
 
 def _remember(memory: Tensor, inputs: list[Tensor], length: int) -> Tensor:
-    """The last positions of the memory and of every layer's input."""
+    """The last positions of the memory and of every layer's input.
+
+    In the dtype of matrix products, as the only use of a memory is to be a factor in one: under
+    autocast the numbers are the same as from a memory in float32, in half of the space.
+    """
     layers, batch, before, d_model = memory.shape
     segment = inputs[0].shape[1]
     kept = min(before + segment, length)
     new = min(segment, kept)
-    out = memory.new_empty(layers, batch, kept, d_model)
+    out = memory.new_empty(layers, batch, kept, d_model, dtype=product_dtype(inputs[0]))
     out[:, :, : kept - new] = memory[:, :, before - (kept - new) :].detach()
     for layer, x in zip(out, inputs, strict=True):
         layer[:, kept - new :] = x[:, segment - new :]

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from tasks.base import Batch, Shard
+from tasks.streams import eval_micro_batches
 
 NO_TARGET = -1
 
@@ -34,6 +35,7 @@ class Segment(Batch):
 
     fresh: bool = False
     protocol: Protocol | None = None
+    split: str = ""  # in evaluation
 
 
 @dataclass(frozen=True)
@@ -67,14 +69,14 @@ class TrainingColumns:
         rows = np.stack([self.text[b + start : b + stop + 1] for b in begins]).astype(np.int64)
         return _segment(rows, segment == 0, self.protocol)
 
-    def stream(self, slots: int, shard: Shard, position: int) -> Iterator[Segment]:
-        """This rank's segments from step `position` on, a slot's columns at a time, without end."""
-        own, width = slots // shard.world, self.columns // slots
+    def stream(self, micro_batches: int, shard: Shard, position: int) -> Iterator[Segment]:
+        """This rank's segments from step `position` on, a micro-batch at a time, without end."""
+        own, width = micro_batches // shard.world, self.columns // micro_batches
         step = position
         while True:
             segment = step % self.segments
-            for slot in range(shard.rank * own, (shard.rank + 1) * own):
-                yield self.read(slot * width, width, segment)
+            for micro_batch in range(shard.rank * own, (shard.rank + 1) * own):
+                yield self.read(micro_batch * width, width, segment)
             step += 1
 
 
@@ -84,14 +86,16 @@ def evaluation_segments(
     """A rank's columns of a text, some at once; over all ranks every word but the first is scored.
 
     A column's first word is predicted from the word before it, the last one of another column.
-    Columns differ by one word at most: where one is shorter there is NO_TARGET.
+    Columns differ by one word at most: where one is shorter there is NO_TARGET. `position` is
+    where in the text the first target of each row is.
+
+    Groups of columns are the same for any number of ranks, which take whole ones in turn. There
+    are two at least, so that two ranks share the work.
     """
     targets = len(text) - 1
     columns = max(1, min(columns, targets))
     bounds = [1 + targets * i // columns for i in range(columns + 1)]
-    own = range(columns * shard.rank // shard.world, columns * (shard.rank + 1) // shard.world)
-    for first in range(own.start, own.stop, at_once):
-        group = range(first, min(first + at_once, own.stop))
+    for group in eval_micro_batches(columns, min(at_once, -(-columns // 2)), shard):
         longest = max(bounds[i + 1] - bounds[i] for i in group)
         for start in range(0, longest, protocol.segment):
             width = min(protocol.segment, longest - start)
@@ -100,7 +104,9 @@ def evaluation_segments(
                 begin = bounds[i] - 1 + start
                 there = text[begin : min(begin + width + 1, bounds[i + 1])]
                 row[: len(there)] = there
-            yield _segment(rows, start == 0, protocol)
+            segment = _segment(rows, start == 0, protocol)
+            segment.tensors["position"] = torch.tensor([bounds[i] + start for i in group])
+            yield segment
 
 
 def _segment(rows: np.ndarray, fresh: bool, protocol: Protocol) -> Segment:

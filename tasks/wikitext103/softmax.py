@@ -69,7 +69,7 @@ class AdaptiveSoftmax(nn.Module):
         keep = KEPT if torch.is_grad_enabled() else 0
         parameters = weight, self.bias, self.cluster_weight, self.cluster_bias
         nll: Tensor = _AdaptiveNll.apply(  # type: ignore[no-untyped-call]
-            hidden.to(_dtype(hidden)), *parameters, blocks, keep
+            hidden.to(product_dtype(hidden)), *parameters, blocks, keep
         )
         return nll
 
@@ -254,10 +254,9 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def _dtype(x: Tensor) -> torch.dtype:
+def product_dtype(x: Tensor) -> torch.dtype:
     """Of matrix products: autocast's for float32, where it is on; `meta` has none."""
     kind = x.device.type
-    if x.dtype == torch.float32 and torch.amp.is_autocast_available(kind):
-        if torch.is_autocast_enabled(kind):
-            return torch.get_autocast_dtype(kind)
+    if x.dtype == torch.float32 and kind != "meta" and torch.is_autocast_enabled(kind):
+        return torch.get_autocast_dtype(kind)
     return x.dtype

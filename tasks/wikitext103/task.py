@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tasks.base import Batch, Carry, Context, Counts, DataProblem, Headline, LossOut, Shard, Task
+from tasks.base import Batch, Carry, Context, Counts, DataProblem, Headline, LossOut, Shard
 from tasks.making import Makers, make_data
+from tasks.manifests import describe_data
 from tasks.wikitext103.gensim_wiki import make_small_wiki
 from tasks.wikitext103.made_up import make_made_up
 from tasks.wikitext103.model import TransformerXL, TransformerXLOptions
+from tasks.wikitext103.predict import TextPredictions
+from tasks.wikitext103.prepare import WikiText
 from tasks.wikitext103.segments import (
     NO_TARGET,
     Protocol,
@@ -25,13 +29,14 @@ from tasks.wikitext103.segments import (
     TrainingColumns,
     evaluation_segments,
 )
-from tasks.wikitext103.text import Text, check_files
+from tasks.wikitext103.text import Text, check_files, encode_file
 
 # Dai et al.'s two evaluations; besides them there is that with the lengths of training.
 PROTOCOLS = {
     "64": Protocol(segment=64, memory=640, clamp=400, same_length=True),
     "128": Protocol(segment=128, memory=1600, clamp=1000, same_length=True),
 }
+PAPER = "wikitext-103"  # the data set of the paper
 MAKERS: Makers = {"made_up": make_made_up, "small_wiki": make_small_wiki}
 
 
@@ -48,6 +53,11 @@ class WikiTextDataOptions:
     make: str | None = None
     train_tokens: int | None = None  # how many there must be, and are planned with if none are
     train_first: int | None = None  # of these, only so many from the beginning
+    # How splits that do not name a protocol are evaluated; null: with the lengths of training.
+    eval_segment: int | None = None
+    eval_memory: int | None = None
+    eval_clamp: int | None = None
+    eval_same_length: bool = False
 
 
 def final_splits_of(protocols: Iterable[str]) -> tuple[str, ...]:
@@ -55,13 +65,14 @@ def final_splits_of(protocols: Iterable[str]) -> tuple[str, ...]:
     return ("test", *(f"{split}_{name}" for name in protocols for split in ("valid", "test")))
 
 
-class WikiText103(Task):
+class WikiText103(TextPredictions):
     """Table 7 and Figure 2."""
 
     unit = "token"
     headline = Headline("valid", "ppl", higher_is_better=False)
     splits = ("valid",)
     final_splits: tuple[str, ...] = final_splits_of(PROTOCOLS)  # type: ignore[misc]  # a run's own
+    final_checkpoint = "best"  # as Dai et al.'s train.py
     ModelOptions = TransformerXLOptions
     DataOptions = WikiTextDataOptions
 
@@ -76,13 +87,14 @@ class WikiText103(Task):
     def root(self) -> Path:
         return self.context.data_root / self.data_options.folder
 
-    def check_data(self) -> None:
+    def prepare_data(self) -> None:
         unknown = [name for name in self.data_options.protocols if name not in PROTOCOLS]
         if unknown:
             raise DataProblem(f"data.protocols: must be some of {[*PROTOCOLS]}, not {unknown}")
         first = self.data_options.train_first
         if first is not None and first < 1:
             raise DataProblem(f"data.train_first: must be at least 1 or null, not {first}")
+        self._check_protocol()
         make_data(self.data_options.make, MAKERS, self.root)
         check_files(self.root)
         self._check_columns()
@@ -104,6 +116,21 @@ class WikiText103(Task):
                 f"{self._columns.columns:,} columns"
             )
 
+    def prepare_evaluation(self, splits: Sequence[str]) -> None:
+        self._check_protocol()
+        make_data(self.data_options.make, MAKERS, self.root)
+        for split in splits:
+            assert len(self.encoded(split))
+
+    def _check_protocol(self) -> None:
+        """Of an evaluation."""
+        found = self.protocol_of("")
+        least = {"segment": 1, "memory": int(found.same_length), "clamp": 1}
+        for name, smallest in least.items():
+            value = getattr(found, name)
+            if value is not None and value < smallest:
+                raise DataProblem(f"data.eval_{name}: must be at least {smallest}, not {value}")
+
     def _check_columns(self) -> None:
         segment, micro = self.data_options.segment, self.context.micro
         if segment < 1 or micro % segment:
@@ -120,7 +147,7 @@ class WikiText103(Task):
     def steps_per_epoch(self) -> int:
         return self._columns.segments
 
-    def trivial(self) -> tuple[str, dict[str, float]]:
+    def baseline_metrics(self) -> tuple[str, dict[str, float]]:
         """How often each word stands in the training text, plus one."""
         splits, words = self._text.splits, len(self._text.words)
         read = splits["train"][: self.data_options.train_first]
@@ -130,8 +157,23 @@ class WikiText103(Task):
         metrics = {f"{name}/ppl": math.exp(loss) for name, loss in scored.items()}
         return "unigrams with add-one smoothing", metrics
 
+    def data_manifest(self) -> dict[str, Any]:
+        name, text = self.data_options.name, self._text
+        counts = {split: {"tokens": len(words)} for split, words in text.splits.items()}
+        official = {split: {"tokens": WikiText().counts(split).tokens} for split in counts}
+        return describe_data(
+            self.root, name, counts, text.digests, official if name == PAPER else {}
+        )
+
     def build_model(self) -> nn.Module:
         return TransformerXL(self.model_options)
+
+    def compile(self, model: nn.Module) -> nn.Module:
+        """All layers; the softmax stays as it is, since its shapes depend on the targets."""
+        assert isinstance(model, TransformerXL)
+        compiled = copy(model)  # shares all parameters and submodules
+        compiled.encode = torch.compile(model.encode)  # type: ignore[method-assign]
+        return compiled
 
     def example_batch(self) -> Batch:
         """Without a memory, which costs little beside the words themselves."""
@@ -141,17 +183,45 @@ class WikiText103(Task):
         return Segment(tensors, zeros.numel(), True, self._protocol)
 
     def train_stream(self, shard: Shard, position: int) -> Iterator[Batch]:
-        return self._columns.stream(self.context.slots, shard, position)
+        return self._columns.stream(self.context.micro_batches, shard, position)
 
     def eval_batches(self, split: str, shard: Shard) -> Iterator[Batch]:
         if split not in (*self.splits, *self.final_splits):
             known = (*self.splits, *self.final_splits)
             raise ValueError(f"WikiText-103: split must be one of {known}, not {split!r}")
-        name, _, protocol = split.partition("_")
-        chosen = PROTOCOLS[protocol] if protocol else self._protocol
+        text, chosen = self.encoded(split), self.protocol_of(split)
         at_once = self.context.eval_batch
         columns = self.data_options.eval_columns
-        return evaluation_segments(self._text.splits[name], columns, at_once, chosen, shard)
+        segments = evaluation_segments(text, columns, at_once, chosen, shard)
+        return (replace(segment, split=split) for segment in segments)
+
+    def encoded(self, split: str) -> np.ndarray:
+        name = split.partition("_")[0]
+        if self.given_words is None:
+            return self._text.splits[name]
+        if name not in self._encoded:
+            file = self.root / f"wiki.{name}.tokens"
+            self._encoded[name] = encode_file(file, self.given_words)
+        return self._encoded[name]
+
+    def protocol_of(self, split: str) -> Protocol:
+        name, options = split.partition("_")[2], self.data_options
+        if name:
+            return PROTOCOLS[name]
+        return Protocol(
+            options.segment if options.eval_segment is None else options.eval_segment,
+            options.memory if options.eval_memory is None else options.eval_memory,
+            options.eval_clamp,
+            options.eval_same_length,
+        )
+
+    @property
+    def words(self) -> list[str]:
+        return self._text.words if self.given_words is None else self.given_words
+
+    @cached_property
+    def _encoded(self) -> dict[str, np.ndarray]:
+        return {}
 
     def loss(self, model: nn.Module, batch: Batch, carry: Carry) -> LossOut:
         nll, memory = _read(model, batch, carry)
@@ -161,6 +231,9 @@ class WikiText103(Task):
         nll, memory = _read(model, batch, carry)
         there = batch.tensors["targets"] != NO_TARGET
         total = torch.where(there, nll, 0.0).sum(dtype=torch.float64).item()
+        if self.predictions is not None:
+            assert isinstance(batch, Segment)
+            self.keep(model, batch, nll, carry)
         return {"tokens": float(batch.units), "nll": total}, memory
 
     def summarize(self, split: str, counts: Mapping[str, float]) -> dict[str, float]:
@@ -173,7 +246,7 @@ class WikiText103(Task):
 
     @cached_property
     def _text(self) -> Text:
-        return Text(self.root)
+        return Text(self.root, self.given_words)
 
     @cached_property
     def _columns(self) -> TrainingColumns:
@@ -183,7 +256,7 @@ class WikiText103(Task):
             text = np.broadcast_to(np.int32(0), (planned,))  # for a plan: its length is what counts
         else:
             text = self._text.splits["train"]
-        columns = self.context.micro // self.data_options.segment * self.context.slots
+        columns = self.context.micro // self.data_options.segment * self.context.micro_batches
         return TrainingColumns(text[: self.data_options.train_first], columns, self._protocol)
 
 

@@ -9,17 +9,17 @@ has number 0. The numbers are kept in the user's cache, because the texts may be
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
+import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 
 from tasks.base import DataProblem
+from tasks.caches import open_cache, state_of
 from tasks.making import cache_folder
 
 SPLITS = ("train", "valid", "test")
@@ -27,20 +27,35 @@ END = "<eos>"
 UNKNOWN = "<unk>"
 LINES_AT_ONCE = 50_000
 SECONDS_BETWEEN_LINES = 10
+VERSION = 2  # of the cached files
 
 
 class Text:
     """The three splits as int32 arrays that lie on the disk, and the words."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, words: Sequence[str] | None = None) -> None:
+        """With the words of the training text, or those of a trained model."""
         files = {split: folder / f"wiki.{split}.tokens" for split in SPLITS}
         check_files(folder)
-        place = _cache_folder(files)
-        if not (place / "words.json").exists():
-            _encode(files, place)
+        given = "" if words is None else sha256("\n".join(words).encode()).hexdigest()
+        mark = sha256(os.fsencode(folder.absolute()) + given.encode()).hexdigest()[:16]
+        place = cache_folder("text") / mark
+        made_from = {"version": VERSION, "texts": state_of(*files.values()), "words": given}
+        try:
+            made = open_cache(
+                place,
+                made_from,
+                lambda made: _encode(files, made, words),
+                lambda text: print(text, flush=True),
+            )
+        except OSError as error:
+            raise DataProblem(f"{place}: the words cannot be kept there: {error}") from error
         self.words: list[str] = json.loads((place / "words.json").read_text())
         self.splits: dict[str, np.ndarray] = {
             split: np.memmap(place / f"{split}.int32", dtype=np.int32, mode="r") for split in SPLITS
+        }
+        self.digests: dict[str, str] = {  # SHA-256 of the numbered words
+            split: made["files"][f"{split}.int32"]["sha256"] for split in SPLITS
         }
 
 
@@ -55,6 +70,18 @@ def check_files(folder: Path) -> None:
             )
         if file.stat().st_size == 0:
             raise DataProblem(f"{file}: it is empty")
+
+
+def encode_file(file: Path, words: Sequence[str]) -> np.ndarray:
+    """A text as numbers in the vocabulary of a trained model."""
+    if not file.is_file():
+        raise DataProblem(f"{file}: no such file; it must have words divided by spaces")
+    number = {word: i for i, word in enumerate(words)}
+    parts = [_numbers(some, number, file, "the model's vocabulary") for some in words_of(file)]
+    text = np.concatenate(parts)
+    if len(text) < 2:
+        raise DataProblem(f"{file}: it is empty")
+    return text
 
 
 def words_of(file: Path) -> Iterator[list[str]]:
@@ -73,46 +100,37 @@ def words_of(file: Path) -> Iterator[list[str]]:
     yield some
 
 
-def _cache_folder(files: dict[str, Path]) -> Path:
-    """One for each state of the texts: another size or time of a file is another text."""
-    stats = [(str(f.absolute()), f.stat().st_size, f.stat().st_mtime_ns) for f in files.values()]
-    mark = sha256(repr(stats).encode()).hexdigest()[:16]
-    return cache_folder("text") / mark
+def _encode(files: dict[str, Path], made: Path, given: Sequence[str] | None) -> None:
+    """Counts the words of train unless a model's are given, then writes every split."""
+    words = _count_words(files["train"]) if given is None else [*given]
+    vocabulary = files["train"].name if given is None else "the model's vocabulary"
+    number = {word: i for i, word in enumerate(words)}
+    for split, file in files.items():
+        with (made / f"{split}.int32").open("wb") as out:
+            for some in _with_progress(file, "numbering"):
+                out.write(_numbers(some, number, file, vocabulary).tobytes())
+    (made / "words.json").write_text(json.dumps(words))
 
 
-def _encode(files: dict[str, Path], place: Path) -> None:
-    """Counts the words of train, then writes every split; appears complete or not at all."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
-    try:
-        counts: Counter[str] = Counter()
-        for some in _with_progress(files["train"], "counting words of"):
-            counts.update(some)
-        counts.pop(END, None)
-        words = [END, *(word for word, _ in counts.most_common())]  # equal counts: as they came
-        number = {word: i for i, word in enumerate(words)}
-        unknown = number.get(UNKNOWN, -1)
-        for split, file in files.items():
-            with (made / f"{split}.int32").open("wb") as out:
-                for some in _with_progress(file, "numbering"):
-                    encoded = np.fromiter(
-                        (number.get(w, unknown) for w in some), np.int32, count=len(some)
-                    )
-                    if encoded.size and encoded.min() < 0:
-                        strange = next(w for w in some if w not in number)
-                        raise DataProblem(
-                            f"{file}: {strange!r} is not a word of {files['train'].name}, which has"
-                            f" no {UNKNOWN} to stand for it"
-                        )
-                    out.write(encoded.tobytes())
-        (made / "words.json").write_text(json.dumps(words))
-        try:
-            made.rename(place)
-        except OSError:
-            if not (place / "words.json").exists():
-                raise
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+def _count_words(train: Path) -> list[str]:
+    """<eos>, then by how often they are used; equal counts as they came."""
+    counts: Counter[str] = Counter()
+    for some in _with_progress(train, "counting words of"):
+        counts.update(some)
+    counts.pop(END, None)
+    return [END, *(word for word, _ in counts.most_common())]
+
+
+def _numbers(words: list[str], number: dict[str, int], file: Path, vocabulary: str) -> np.ndarray:
+    unknown = number.get(UNKNOWN, -1)
+    encoded = np.fromiter((number.get(w, unknown) for w in words), np.int32, count=len(words))
+    if encoded.size and encoded.min() < 0:
+        strange = next(w for w in words if w not in number)
+        raise DataProblem(
+            f"{file}: {strange!r} is not a word of {vocabulary}, which has no {UNKNOWN} to stand"
+            " for it"
+        )
+    return encoded
 
 
 def _with_progress(file: Path, what: str) -> Iterator[list[str]]:

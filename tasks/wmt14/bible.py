@@ -122,13 +122,14 @@ def _check_whole(root: Path, source: Source, advice: str = "") -> None:
         file = root / name
         if not file.is_file():
             raise DataProblem(
-                f"{file}: missing, so {root} is not whole; remove the folder to have it made again"
+                f"{file}: missing, so {root} is not whole; move the"
+                " folder elsewhere to have it made again"
             )
         found = hashlib.sha256(file.read_bytes()).hexdigest()
         if found != wanted:
             raise DataProblem(
                 f"{file}: its SHA-256 is {found}, but must be {wanted};"
-                f" {advice or 'remove the folder to have it made again'}"
+                f" {advice or 'move the folder elsewhere to have it made again'}"
             )
 
 

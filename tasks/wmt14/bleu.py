@@ -1,8 +1,9 @@
 """BLEU (Papineni et al., 2002) as counts that add up over sentences, closed by sacrebleu itself.
 
 "sacrebleu" is sacreBLEU on detokenised text: tokenisation 13a, smoothing exp, with case. The
-paper's "Token-BLEU" is the same formula on text that Moses has tokenised and whose hyphens are
-split ("token_bleu"): of hypothesis and reference alike.
+paper's "Token-BLEU" ("token_bleu") is the same formula on the tokens of `moses.py`, of hypothesis
+and reference alike: NeMo's `corpus_bleu(…, tokenize="fairseq")` (nemo_nlp/utils/callbacks/
+translation.py and metrics/sacrebleu.py, v0.8.1).
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from sacrebleu.metrics.bleu import BLEU, MAX_NGRAM_ORDER, BLEUScore
-from sacremoses import MosesTokenizer  # type: ignore[import-untyped]
 
 from tasks.base import Counts
+from tasks.wmt14.moses import tokenize
 
 ORDERS = range(1, MAX_NGRAM_ORDER + 1)
-LANGUAGE = "de"  # the target's: Moses knows its abbreviations
+TOKENS = "moses-en-aggressive-hyphens-no-prefixes"  # of "token_bleu", both sides
 
 
 @lru_cache(maxsize=1)
@@ -33,7 +34,7 @@ def count_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
     for name, metric in _metrics().items():
         pair: tuple[Sequence[str], Sequence[str]] = (hypotheses, references)
         if name == "token_bleu":
-            pair = [_moses(line) for line in hypotheses], [_moses(line) for line in references]
+            pair = [_tokens(line) for line in hypotheses], [_tokens(line) for line in references]
         score = metric.corpus_score(pair[0], [pair[1]])
         assert isinstance(score, BLEUScore)
         counts[f"{name}/hypothesis"] = float(score.sys_len)
@@ -42,6 +43,12 @@ def count_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
             counts[f"{name}/correct_{n}"] = float(correct)
             counts[f"{name}/total_{n}"] = float(total)
     return counts
+
+
+def sentence_bleu(hypothesis: str, reference: str) -> float:
+    """sacreBLEU's score of one sentence, smoothed, of the orders that it has."""
+    metric = BLEU(tokenize="13a", effective_order=True)
+    return float(metric.sentence_score(hypothesis, [reference]).score)
 
 
 def bleu(counts: Mapping[str, float]) -> dict[str, float]:
@@ -60,20 +67,13 @@ def bleu(counts: Mapping[str, float]) -> dict[str, float]:
 
 
 def signature() -> str:
-    """How "sacrebleu" was calculated, in sacrebleu's own words; one reference a sentence."""
+    """How both scores were calculated, in sacrebleu's own notation; one reference a sentence."""
     metric = BLEU(tokenize="13a")
     metric.corpus_score(["a"], [["a"]])  # it knows the number of references afterwards
-    return str(metric.get_signature())
-
-
-@lru_cache(maxsize=1)
-def _tokenizer() -> MosesTokenizer:
-    return MosesTokenizer(LANGUAGE)
+    sacrebleu = str(metric.get_signature())
+    return f"sacrebleu {sacrebleu}; token_bleu {sacrebleu.replace('tok:13a', f'tok:{TOKENS}')}"
 
 
 @lru_cache(maxsize=20_000)  # references come again at every evaluation
-def _moses(line: str) -> str:
-    tokens: str = _tokenizer().tokenize(
-        line, aggressive_dash_splits=True, return_str=True, escape=False
-    )
-    return tokens
+def _tokens(line: str) -> str:
+    return tokenize(line)

@@ -8,10 +8,8 @@ user's cache, because the texts may be other people's; valid and test are never 
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from itertools import chain, islice
@@ -22,8 +20,9 @@ import numpy as np
 import sentencepiece
 
 from tasks.base import DataProblem
+from tasks.caches import open_cache, state_of
 from tasks.download import Report
-from tasks.making import alone, cache_folder
+from tasks.making import cache_folder
 from tasks.wmt14.units import BEGIN, END, Units, train_units
 
 SOURCE, TARGET = LANGUAGES = ("en", "de")
@@ -34,7 +33,7 @@ KEPT = -1  # no rule hits
 # Tokens: of every pair the source, then the target. Offsets: where each pair begins, and the end.
 ARRAYS = ("tokens", "offsets", "source_lengths", "target_lengths")
 
-FORMAT = 1  # of the cached files; another one makes them anew
+VERSION = 2  # of the cached files; another one makes them anew
 PAIRS_AT_ONCE = 20_000
 BYTES_BETWEEN_REPORTS = 1 << 20
 
@@ -115,15 +114,33 @@ class Corpus:
         vocabulary: int,
         limits: Limits | None = None,
         report: Report | None = None,
+        units: Units | None = None,
     ) -> None:
+        """With a vocabulary of its own training text, or with the `units` of a trained model."""
         check_files(root)
         self.root = root
         limits = limits or Limits()
-        place = _place(root, vocabulary, limits)
-        made = _read_whole(place)
-        if made is None:
-            made = _make(place, root, vocabulary, limits, report or (lambda *_: None))
-        self.statistics: dict[str, int] = made["statistics"]
+        place = _place(root, vocabulary, limits, units)
+        made_from = {
+            "version": VERSION,
+            "sentencepiece": sentencepiece.__version__,
+            "vocabulary": vocabulary,
+            "limits": asdict(limits),
+            "units": "" if units is None else sha256(units.model).hexdigest(),
+            "texts": state_of(*(_file(root, "train", language) for language in LANGUAGES)),
+        }
+        report = report or (lambda *_: None)
+        try:
+            made = open_cache(
+                place,
+                made_from,
+                lambda folder: _write(folder, root, vocabulary, limits, report, units),
+                lambda text: print(text, flush=True),
+            )
+        except OSError as error:
+            raise DataProblem(f"{place}: the pairs cannot be kept there: {error}") from error
+        self.statistics: dict[str, int] = made["about"]
+        self.digest: str = made["files"]["pairs/tokens"]["sha256"]  # of the encoded training pairs
         self.units = Units(place / "units.model")
         self.train = Pairs(place / "pairs")
         self._held_out: dict[str, HeldOut] = {}
@@ -133,23 +150,30 @@ class Corpus:
         if split not in SPLITS[1:]:
             raise ValueError(f"split must be one of {SPLITS[1:]}, not {split!r}")
         if split not in self._held_out:
-            source, target = ([*lines_of(_file(self.root, split, lang))] for lang in LANGUAGES)
-            _check_equal(self.root, split, len(source), len(target))
-            tokens = map(self._encode, (source, target))
-            self._held_out[split] = HeldOut(source, target, *tokens)
+            self._held_out[split] = read_held_out(self.root, split, self.units)
         return self._held_out[split]
 
-    def _encode(self, lines: list[str]) -> list[np.ndarray]:
-        return [np.array([BEGIN, *ids, END], np.int32) for ids in self.units.encode(lines)]
+
+def read_held_out(root: Path, split: str, units: Units) -> HeldOut:
+    """All pairs of a split, encoded."""
+    check_files(root, (split,))
+    source, target = ([*lines_of(_file(root, split, lang))] for lang in LANGUAGES)
+    _check_equal(root, split, len(source), len(target))
+    tokens = (
+        [np.array([BEGIN, *ids, END], np.int32) for ids in units.encode(lines)]
+        for lines in (source, target)
+    )
+    return HeldOut(source, target, *tokens)
 
 
-def check_files(root: Path) -> None:
-    """Raises DataProblem unless the six texts are there and not empty."""
-    for file in (_file(root, split, language) for split in SPLITS for language in LANGUAGES):
+def check_files(root: Path, splits: Sequence[str] = SPLITS) -> None:
+    """Raises DataProblem unless the texts of some splits are there and not empty."""
+    for file in (_file(root, split, language) for split in splits for language in LANGUAGES):
         if not file.is_file():
             raise DataProblem(
-                f"{file}: no such file. Expected {root}/{{train,valid,test}}.{{en,de}}: raw text,"
-                " one sentence a line, the same number of lines in both languages"
+                f"{file}: no such file. Expected {root}/{{{','.join(splits)}}}.{{en,de}}: raw text,"
+                " one sentence a line, the same number of lines in both languages;"
+                " `python -m scripts.prepare wmt14 --from PATH` makes it of what you have"
             )
         if file.stat().st_size == 0:
             raise DataProblem(f"{file}: it is empty")
@@ -178,59 +202,30 @@ def _file(root: Path, split: str, language: str) -> Path:
     return root / f"{split}.{language}"
 
 
-def _place(root: Path, vocabulary: int, limits: Limits) -> Path:
-    """One for each state of the texts and each wish: another size or time is another text."""
-    files = [_file(root, "train", language) for language in LANGUAGES]
-    stats = [(str(f.absolute()), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
-    wish = (FORMAT, sentencepiece.__version__, vocabulary, sorted(asdict(limits).items()))
-    return cache_folder("wmt14") / sha256(repr((stats, wish)).encode()).hexdigest()[:16]
-
-
-def _read_whole(place: Path) -> dict[str, Any] | None:
-    """What is known of a finished folder; None if it is not there, or a file's size is wrong."""
-    try:
-        made: dict[str, Any] = json.loads((place / "made.json").read_text())
-        sizes = {name: (place / name).stat().st_size for name in made["sizes"]}
-        return made if sizes == made["sizes"] else None
-    except (OSError, ValueError, KeyError):
-        return None
-
-
-def _make(
-    place: Path, root: Path, vocabulary: int, limits: Limits, report: Report
-) -> dict[str, Any]:
-    """Appears complete or not at all; one process works and others wait for it."""
-    try:
-        with alone(place, lambda text: print(text, flush=True)) as temporary:
-            made = _read_whole(place)
-            if made is None:
-                made = _write(temporary / "made", root, vocabulary, limits, report)
-                if place.exists():  # damaged
-                    shutil.rmtree(place)
-                (temporary / "made").rename(place)
-            return made
-    except OSError as error:
-        raise DataProblem(f"{place}: the pairs cannot be kept there: {error}") from error
+def _place(root: Path, vocabulary: int, limits: Limits, units: Units | None) -> Path:
+    """One for each folder of texts and each choice of options."""
+    options: tuple[Any, ...] = (str(root.absolute()), vocabulary, sorted(asdict(limits).items()))
+    if units is not None:
+        options += (sha256(units.model).hexdigest(),)
+    return cache_folder("wmt14") / sha256(repr(options).encode()).hexdigest()[:16]
 
 
 # How it is made.
 
 
 def _write(
-    folder: Path, root: Path, vocabulary: int, limits: Limits, report: Report
-) -> dict[str, Any]:
+    folder: Path, root: Path, vocabulary: int, limits: Limits, report: Report, units: Units | None
+) -> dict[str, int]:
+    """The vocabulary and the pairs; what is counted on the way."""
     (folder / "pairs").mkdir(parents=True)
-    sentences = _both_sides(root, _Progress("learning units of", root, report))
-    units = Units(train_units(sentences, vocabulary, str(root / "train.*")))
+    if units is None:
+        sentences = _both_sides(root, _Progress("learning the vocabulary of", root, report))
+        units = Units(train_units(sentences, vocabulary, str(root / "train.*")))
     (folder / "units.model").write_bytes(units.model)
     statistics = _write_pairs(folder / "pairs", root, units, limits, report)
     if not statistics["kept"]:
         raise DataProblem(f"{root}: {limits} leaves none of {statistics['pairs']:,} pairs")
-    names = ("units.model", *(f"pairs/{name}" for name in ARRAYS))
-    sizes = {name: (folder / name).stat().st_size for name in names}
-    made = {"statistics": statistics, "sizes": sizes}
-    (folder / "made.json").write_text(json.dumps(made, indent=1))
-    return made
+    return statistics
 
 
 def _both_sides(root: Path, count: Callable[[int], None]) -> Iterator[str]:

@@ -30,7 +30,9 @@ def make_made_up(root: Path) -> None:
         for name, text in texts.items():
             file = root / name
             if not file.is_file() or file.read_bytes() != text:
-                raise DataProblem(f"{file}: not the made-up text; remove {root} to have it made")
+                raise DataProblem(
+                    f"{file}: not the made-up text; move {root} elsewhere to have it made"
+                )
         return
     root.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{root.name}-", dir=root.parent))

@@ -1,8 +1,8 @@
 """Micro-batches of pairs of similar lengths: as many as fit into a number of padded tokens.
 
-Pairs lie along a line that depends on their lengths only, and are cut into slots greedily. So every
-epoch has slots of the same shapes. What changes is which of the pairs of equal lengths stands
-where, and the order of the slots.
+Pairs lie along a line that depends on their lengths only, which is cut into micro-batches greedily.
+So every epoch has micro-batches of the same shapes. What changes is which of the pairs of equal
+lengths stands where, and the order of the micro-batches.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Packing:
     """Slots of n pairs with n · (longest source + longest target) ≤ budget.
 
     n is a multiple of `multiple`, unless fewer than that fit; what is left at the end of the line
-    is one slot more, so that every pair is in a slot.
+    is one micro-batch more, so that every pair is in a micro-batch.
     """
 
     def __init__(
@@ -39,15 +39,17 @@ class Packing:
 
     @property
     def waste(self) -> float:
-        """The share of padding in all slots."""
+        """The share of padding in all micro-batches."""
         return 1 - self.tokens / self.padded
 
-    def slots(self, seed: int, epoch: int) -> list[np.ndarray]:
-        """The pairs of every slot: all pairs once, a function of (seed, epoch)."""
+    def micro_batches(self, seed: int, epoch: int) -> list[np.ndarray]:
+        """The pairs of every micro-batch: all pairs once, a function of (seed, epoch)."""
         shuffled = permutation(len(self._places), "pairs", seed, epoch)
         line = shuffled[np.argsort(self._places[shuffled], kind="stable")]
-        slots = np.split(line, self._ends[:-1])
-        return [slots[i] for i in permutation(len(slots), "slots", seed, epoch)]
+        micro_batches = np.split(line, self._ends[:-1])
+        return [
+            micro_batches[i] for i in permutation(len(micro_batches), "micro_batches", seed, epoch)
+        ]
 
 
 def _check_widest(source: np.ndarray, target: np.ndarray, budget: int) -> None:
@@ -79,7 +81,7 @@ def _places(source: np.ndarray, target: np.ndarray) -> np.ndarray:
 def _cut(
     source: np.ndarray, target: np.ndarray, budget: int, multiple: int
 ) -> tuple[np.ndarray, int]:
-    """Where each slot ends on the line, and the tokens of all slots with their padding."""
+    """Where each micro-batch ends on the line, and the tokens of all of them with their padding."""
     ends, padded, start = [], 0, 0
     while start < len(source):
         most = budget // int(source[start] + target[start])

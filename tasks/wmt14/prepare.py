@@ -15,15 +15,16 @@ import tarfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from tasks.base import DataProblem
 from tasks.download import CHUNK, Patience, Report, check_space, check_sums, fetch
 from tasks.making import Say, alone
+from tasks.manifests import CHECKSUMS, Manifest, Part, read_manifest, write_manifest
+from tasks.tars import open_tar
+from tasks.wmt14.statmt import Corpus, Wmt
 
 SPLITS = ("train", "valid", "test")
 LANGUAGES = ("en", "de")
@@ -31,6 +32,7 @@ FILES = tuple(f"{split}.{language}" for split in SPLITS for language in LANGUAGE
 STATISTICS = "statistics.json"
 DOWNLOADS = "downloads"
 REPORT_EVERY = 20_000  # pairs
+MOST_GROWTH = 5  # a text that declares so many times the expected bytes is refused
 
 DOCUMENT_OR_SEGMENT = re.compile(
     r'<doc\b[^>]*?\bdocid\s*=\s*"(?P<document>[^"]*)"'
@@ -39,23 +41,6 @@ DOCUMENT_OR_SEGMENT = re.compile(
 )
 SEGMENT_BEGINS = re.compile(r"<seg\b", re.IGNORECASE)
 ENTITY = re.compile(r"&(amp|lt|gt|quot|apos|#\d+|#x[0-9a-f]+);", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """An archive and the two texts of it that are read."""
-
-    name: str
-    split: str
-    urls: tuple[str, ...]
-    sums: Mapping[str, str]  # of the archive, by the names of hashlib
-    texts: tuple[str, str]  # en, de: names in the archive; SGM if they end so, otherwise lines
-    about: int  # bytes of both texts, to see that there is space
-    size: int | None = None  # bytes of the archive
-
-    @property
-    def archive(self) -> str:
-        return self.urls[0].rpartition("/")[2]
 
 
 class Count(NamedTuple):
@@ -70,93 +55,6 @@ class Sentence(NamedTuple):
 
     text: str
     place: str = ""  # of SGM: the document and the number in it
-
-
-def _statmt(path: str) -> tuple[str, ...]:
-    return f"https://{path}", f"http://{path}"
-
-
-def _lines_of(name: str) -> tuple[str, str]:
-    return f"{name}.en", f"{name}.de"
-
-
-EUROPARL = Corpus(
-    "europarl-v7",
-    "train",
-    _statmt("www.statmt.org/wmt13/training-parallel-europarl-v7.tgz"),
-    {"sha256": "0224c7c710c8a063dfd893b0cc0830202d61f4c75c17eb8e31836103d27d96e7"},
-    _lines_of("training/europarl-v7.de-en"),
-    about=700_000_000,
-    size=657_632_379,
-)
-COMMON_CRAWL = Corpus(
-    "commoncrawl",
-    "train",
-    _statmt("www.statmt.org/wmt13/training-parallel-commoncrawl.tgz"),
-    {"sha256": "c7a74e2ea01ac6c920123108627e35278d4ccb5701e15428ffa34de86fa3a9e5"},
-    _lines_of("commoncrawl.de-en"),
-    about=800_000_000,
-    size=918_311_367,
-)
-NEWS_COMMENTARY = {
-    "v11": Corpus(
-        "news-commentary-v11",
-        "train",
-        _statmt("data.statmt.org/wmt16/translation-task/training-parallel-nc-v11.tgz"),
-        {"sha256": "cfe8ab047e05043476e498ee765c98e939c7b7d6d294e856344c84476b619d6a"},
-        _lines_of("training-parallel-nc-v11/news-commentary-v11.de-en"),
-        about=100_000_000,
-        size=75_178_032,
-    ),
-    "v9": Corpus(
-        "news-commentary-v9",
-        "train",
-        _statmt("www.statmt.org/wmt14/training-parallel-nc-v9.tgz"),
-        {"sha256": "cb8953f292298e6877ae433c98912b927cb0766b303f4540512ddd286c748485"},
-        _lines_of("training/news-commentary-v9.de-en"),
-        about=100_000_000,
-        size=80_418_416,
-    ),
-}
-NEWSTEST_2013 = Corpus(
-    "newstest2013",
-    "valid",
-    _statmt("www.statmt.org/wmt13/test.tgz"),
-    {"md5": "48eca5d02f637af44e85186847141f67"},
-    # In this archive every language is a source.
-    ("test/newstest2013-src.en.sgm", "test/newstest2013-src.de.sgm"),
-    about=2_000_000,
-)
-NEWSTEST_2014 = Corpus(
-    "newstest2014",
-    "test",
-    _statmt("www.statmt.org/wmt14/test-full.tgz"),
-    {"md5": "a8cd784e006feb32ac6f3d9ec7eb389a"},
-    ("test-full/newstest2014-deen-src.en.sgm", "test-full/newstest2014-deen-ref.de.sgm"),
-    about=2_000_000,
-)
-
-
-@dataclass(frozen=True)
-class Wmt:
-    """The corpora in the order in which they are written: other ones for tests.
-
-    The checksums of the training corpora are those of TensorFlow Datasets, of the others those of
-    sacreBLEU. WMT14 has version 9 of the News Commentary; the paper's code takes WMT16's, 11.
-    """
-
-    always: tuple[Corpus, ...] = (EUROPARL, COMMON_CRAWL, NEWSTEST_2013, NEWSTEST_2014)
-    news_commentary: Mapping[str, Corpus] = field(
-        default_factory=lambda: MappingProxyType(NEWS_COMMENTARY)
-    )
-
-    def corpora(self, news_commentary: str) -> tuple[Corpus, ...]:
-        if news_commentary not in self.news_commentary:
-            raise DataProblem(
-                f"news_commentary: must be one of {[*self.news_commentary]}, not"
-                f" {news_commentary!r}"
-            )
-        return (*self.always, self.news_commentary[news_commentary])
 
 
 def prepare(
@@ -177,6 +75,8 @@ def prepare(
     downloads = root / DOWNLOADS
     if _is_complete(root, corpora):
         _remove_downloads(root, corpora, say)  # if a call was stopped before it did so
+        if read_manifest(root) is None:
+            write_statmt_manifest(root, expected or Wmt())
         return False
     own = _own_archives(archives, corpora)
     with alone(root, say) as temporary:
@@ -194,6 +94,8 @@ def prepare(
                     fetch(corpus.urls, path, sums, report, size=corpus.size, patience=patience)
             counts = {c.name: _add(c, paths[c.name], temporary, report) for c in corpora}
             _publish(temporary, root, corpora, counts)
+            action = "unpacked" if own else "downloaded and unpacked"
+            write_statmt_manifest(root, expected or Wmt(), action)
         finally:
             _remove_if_empty(downloads, root)
         _remove_downloads(root, corpora, say)
@@ -218,12 +120,13 @@ def _is_complete(root: Path, corpora: Sequence[Corpus]) -> bool:
     if not there:
         return False
     statistics = read_statistics(root)
-    advice = f"remove {', '.join(there)} from {root} to have them made, or choose another folder"
+    advice = "it is left as it is; name another folder with --data"
     for name in there:
         size = (root / name).stat().st_size
         if dict(statistics.get("bytes", {})).get(name) != size:
             raise DataProblem(
-                f"{root / name}: {STATISTICS} does not know a file of {size:,} bytes; {advice}"
+                f"{root / name}: a file of {size:,} bytes that was not prepared from WMT's"
+                f" archives; {advice}"
             )
     made, asked = sorted(statistics.get("corpora", ())), sorted(c.name for c in corpora)
     if made != asked:
@@ -307,7 +210,7 @@ def _unpack(corpus: Corpus, archive: Path, targets: Mapping[str, Path], report: 
     left = dict(targets)
     what, total = f"unpacking {corpus.archive}", archive.stat().st_size
     try:
-        with archive.open("rb") as packed, tarfile.open(fileobj=packed, mode="r|gz") as tar:
+        with archive.open("rb") as packed, open_tar(packed, "r|gz") as tar:
             for member in tar:
                 report(what, packed.tell(), total)
                 target = left.pop(member.name.removeprefix("./"), None)
@@ -316,6 +219,11 @@ def _unpack(corpus: Corpus, archive: Path, targets: Mapping[str, Path], report: 
                 source = tar.extractfile(member) if member.isreg() else None
                 if source is None:
                     raise DataProblem(f"{archive}: {member.name} in it is no file")
+                if member.size > MOST_GROWTH * corpus.about:
+                    raise DataProblem(
+                        f"{archive}: {member.name} declares {member.size:,} bytes; about"
+                        f" {corpus.about:,} were expected of both texts"
+                    )
                 with source, target.open("xb") as file:
                     while chunk := source.read(CHUNK):
                         file.write(chunk)
@@ -368,6 +276,23 @@ def _decoded(file: Path, origin: str) -> Iterator[str]:
 
 
 # When everything is written.
+
+
+def write_statmt_manifest(root: Path, expected: Wmt, action: str = "unpacked") -> Manifest:
+    """Of texts that `statistics.json` describes."""
+    statistics = read_statistics(root)
+    known = {c.name: c for c in (*expected.always, *expected.news_commentary.values())}
+    parts = {}
+    for split in SPLITS:
+        of_split = {n: c for n, c in statistics["corpora"].items() if c["split"] == split}
+        counts = {"pairs": sum(c["pairs"] for c in of_split.values())}
+        size = sum(statistics["bytes"][f"{split}.{language}"] for language in LANGUAGES)
+        sums = {known[n].archive: next(iter(known[n].sums.values())) for n in of_split}
+        remarks = [f"{n}: {c['pairs']:,} pairs" for n, c in of_split.items()]
+        parts[split] = Part("statmt archives", action, counts, size, CHECKSUMS, [], remarks, sums)
+    manifest = Manifest("wmt14", parts)
+    write_manifest(root, manifest)
+    return manifest
 
 
 def _publish(made: Path, root: Path, corpora: Sequence[Corpus], counts: dict[str, Count]) -> None:

@@ -6,28 +6,33 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tasks.base import Batch, Carry, Counts, DataProblem, Headline, LossOut, Shard, Task
+from tasks.base import Batch, Carry, Counts, DataProblem, Headline, LossOut, Shard
 from tasks.making import Makers, make_data
-from tasks.streams import slots_of_step
-from tasks.wmt14.beam import BeamOptions, Marks, translate
+from tasks.manifests import describe_data
+from tasks.streams import eval_micro_batches, micro_batches_of_step
+from tasks.wmt14.beam import BeamOptions, Hypothesis, Marks, translate
 from tasks.wmt14.bible import make_bible
 from tasks.wmt14.bleu import bleu, count_bleu, signature
-from tasks.wmt14.corpus import Corpus, HeldOut, Limits, check_files
+from tasks.wmt14.corpus import Corpus, HeldOut, Limits, check_files, read_held_out
 from tasks.wmt14.fairseq_backend import FairseqTransformer
 from tasks.wmt14.loss import smoothed_cross_entropy
 from tasks.wmt14.made_up import make_made_up
 from tasks.wmt14.model import Transformer, TransformerOptions
 from tasks.wmt14.packing import Packing
-from tasks.wmt14.units import BEGIN, END, PAD
+from tasks.wmt14.predict import TranslationPredictions
+from tasks.wmt14.statmt import OFFICIAL_PAIRS
+from tasks.wmt14.units import BEGIN, END, PAD, Units
 
 MAKERS: Makers = {"made_up": make_made_up, "bible": make_bible}
+PAPER = "wmt14"  # the data set of the paper
 BACKENDS = ("own", "fairseq")
-ALPHAS = {"": 0.0, "06": 0.6}  # length penalties by the ends of splits' names
+LENGTH_PENALTIES = {"06": 0.6}  # by the ends of splits' names
 MARKS = Marks(BEGIN, END, PAD)
 
 
@@ -51,6 +56,7 @@ class Wmt14DataOptions:
     beam: int = 4
     extra: int = 50  # tokens of a translation beyond those of its source, at most
     longest_translation: int = 256
+    length_penalty: float = 0.0  # of splits that do not name theirs, as valid_06 does
     train_tokens: int | None = None  # about how many; planned with if there is no data
 
 
@@ -63,7 +69,7 @@ class Pairs(Batch):
     split: str = ""  # in evaluation
 
 
-class Wmt14(Task):
+class Wmt14(TranslationPredictions):
     """Table 6."""
 
     unit = "token"
@@ -81,14 +87,19 @@ class Wmt14(Task):
     def root(self) -> Path:
         return self.context.data_root / self.data_options.folder
 
-    def check_data(self) -> None:
+    def prepare_data(self) -> None:
         make_data(self.data_options.make, MAKERS, self.root)
         check_files(self.root)
         if self.steps_per_epoch < 1:
             raise DataProblem(
                 f"{self.root}: {len(self._packing):,} micro-batches of {self.context.micro:,} "
-                f"tokens are fewer than the {self.context.slots:,} of one step"
+                f"tokens are fewer than the {self.context.micro_batches:,} of one step"
             )
+
+    def prepare_evaluation(self, splits: Sequence[str]) -> None:
+        make_data(self.data_options.make, MAKERS, self.root)
+        for split in splits:
+            assert self._held_out(split.partition("_")[0])
 
     @property
     def epoch_units(self) -> int:
@@ -97,7 +108,7 @@ class Wmt14(Task):
             return planned
         return len(self._packing) * self.context.micro
 
-    def trivial(self) -> tuple[str, dict[str, float]]:
+    def baseline_metrics(self) -> tuple[str, dict[str, float]]:
         """What is the same in both languages: names, numbers, punctuation."""
         metrics: dict[str, float] = {}
         for split in ("valid", "test"):
@@ -107,7 +118,14 @@ class Wmt14(Task):
         return "copying the source", metrics
 
     def signature(self) -> str:
-        return f"sacrebleu {signature()}"
+        return signature()
+
+    def data_manifest(self) -> dict[str, Any]:
+        name, corpus = self.data_options.name, self._corpus
+        counts = {"train": {key: corpus.statistics[key] for key in ("pairs", "kept")}}
+        counts |= {split: {"pairs": len(self._held_out(split))} for split in ("valid", "test")}
+        sums = {"encoded training pairs": corpus.digest}
+        return describe_data(self.root, name, counts, sums, OFFICIAL_PAIRS if name == PAPER else {})
 
     def about_data(self) -> str:
         if not self.root.is_dir():
@@ -144,14 +162,14 @@ class Wmt14(Task):
     def train_stream(self, shard: Shard, position: int) -> Iterator[Batch]:
         seed = self.context.seed
         pairs = self._corpus.train
-        for slot in slots_of_step(
-            lambda epoch: self._packing.slots(seed, epoch),
+        for micro_batch in micro_batches_of_step(
+            lambda epoch: self._packing.micro_batches(seed, epoch),
             self.steps_per_epoch,
-            self.context.slots,
+            self.context.micro_batches,
             shard,
             position,
         ):
-            chosen = [item.index for item in slot]
+            chosen = [item.index for item in micro_batch]
             sources, targets = [pairs.source(i) for i in chosen], [pairs.target(i) for i in chosen]
             yield _batch(sources, targets)
 
@@ -161,9 +179,8 @@ class Wmt14(Task):
             raise ValueError(f"WMT14: split must be one of {known}, not {split!r}")
         lines = self._held_out(split.partition("_")[0])
         order = np.argsort([len(source) for source in lines.source_tokens], kind="stable")
-        own = order[shard.rank :: shard.world].tolist()
-        for first in range(0, len(own), self.context.eval_batch):
-            chosen = own[first : first + self.context.eval_batch]
+        for micro_batch in eval_micro_batches(len(order), self.context.eval_batch, shard):
+            chosen = order[micro_batch].tolist()
             sources = [lines.source_tokens[i] for i in chosen]
             batch = _batch(sources, [lines.target_tokens[i] for i in chosen])
             batch.tensors["line"] = torch.tensor(chosen)
@@ -179,22 +196,15 @@ class Wmt14(Task):
     def count(self, model: nn.Module, batch: Batch, carry: Carry) -> tuple[Counts, Carry]:
         assert isinstance(batch, Pairs)
         nll = _cross_entropy(model, batch, 0.0).item()
-        split, _, penalty = batch.split.partition("_")
-        options = BeamOptions(
-            beam=self.data_options.beam,
-            alpha=ALPHAS[penalty],
-            extra=self.data_options.extra,
-            longest=self.data_options.longest_translation,
+        found = self._search(
+            model, batch.tensors["source"], batch.tensors["source_lengths"], batch.split
         )
-        ours = model.as_ours() if isinstance(model, FairseqTransformer) else model
-        assert isinstance(ours, Transformer)
-        found = translate(
-            ours, batch.tensors["source"], batch.tensors["source_lengths"], MARKS, options
-        )
-        hypotheses = self._corpus.units.decode([hypothesis.words for hypothesis in found])
-        references = self._held_out(split).references
+        hypotheses = self.units.decode([hypothesis.words for hypothesis in found])
+        held_out = self._held_out(batch.split.partition("_")[0])
+        if self.predictions is not None:
+            self.keep(batch, held_out, found, hypotheses)
         lines = batch.tensors["line"].tolist()
-        counts = count_bleu(hypotheses, [references[line] for line in lines])
+        counts = count_bleu(hypotheses, [held_out.references[line] for line in lines])
         return counts | {"nll": nll, "tokens": float(batch.expected)}, None
 
     def summarize(self, split: str, counts: Mapping[str, float]) -> dict[str, float]:
@@ -202,11 +212,40 @@ class Wmt14(Task):
         lengths = counts["sacrebleu/hypothesis"] / counts["sacrebleu/reference"]
         return bleu(counts) | {"loss": counts["nll"] / counts["tokens"], "length_ratio": lengths}
 
+    def translate(
+        self, model: nn.Module, sources: Sequence[np.ndarray], split: str
+    ) -> list[Hypothesis]:
+        device = next(model.parameters()).device
+        lengths = torch.tensor([len(tokens) for tokens in sources], device=device)
+        return self._search(model, _padded(sources).to(device), lengths, split)
+
+    def length_penalty(self, split: str) -> float:
+        ending = split.partition("_")[2]
+        return LENGTH_PENALTIES[ending] if ending else self.data_options.length_penalty
+
+    def _search(
+        self, model: nn.Module, source: Tensor, source_lengths: Tensor, split: str
+    ) -> list[Hypothesis]:
+        options = BeamOptions(
+            beam=self.data_options.beam,
+            alpha=self.length_penalty(split),
+            extra=self.data_options.extra,
+            longest=self.data_options.longest_translation,
+        )
+        ours = model.as_ours() if isinstance(model, FairseqTransformer) else model
+        assert isinstance(ours, Transformer)
+        return translate(ours, source, source_lengths, MARKS, options)
+
+    @property
+    def units(self) -> Units:
+        return self.given_units or self._corpus.units
+
     @cached_property
     def _corpus(self) -> Corpus:
         options = self.data_options
         limits = Limits(shortest=options.shortest, longest=options.longest)
-        return Corpus(self.root, self.model_options.vocabulary, limits)
+        vocabulary = self.model_options.vocabulary
+        return Corpus(self.root, vocabulary, limits, units=self.given_units)
 
     @cached_property
     def _packing(self) -> Packing:
@@ -214,7 +253,15 @@ class Wmt14(Task):
         return Packing(pairs.source_lengths, pairs.target_lengths, self.context.micro)
 
     def _held_out(self, split: str) -> HeldOut:
-        return self._corpus.held_out(split)
+        if self.given_units is None:
+            return self._corpus.held_out(split)
+        if split not in self._read:
+            self._read[split] = read_held_out(self.root, split, self.units)
+        return self._read[split]
+
+    @cached_property
+    def _read(self) -> dict[str, HeldOut]:
+        return {}
 
 
 def _cross_entropy(model: nn.Module, batch: Batch, smoothing: float) -> Tensor:

@@ -18,7 +18,7 @@ WORLDS_OF_TRAINING = (1, 2, 4)
 WORLDS_OF_EVALUATION = (1, 2, 3)
 EVAL_BATCHES = (1, 7, 64)
 
-# Called with fields of Context by name (slots, eval_batch, data_workers); the rest is the maker's.
+# Called with fields of Context by name (micro_batches, eval_batch, …); the rest is the maker's.
 # One epoch should be a few steps of SLOTS micro-batches, and a split a few batches of 64.
 MakeTask = Callable[..., Task]
 
@@ -44,8 +44,8 @@ def assert_task_contract(
 
 
 def assert_consistent(make_task: MakeTask) -> None:
-    task = make_task(slots=SLOTS)
-    task.check_data()
+    task = make_task(micro_batches=SLOTS)
+    task.prepare_data()
     assert task.headline.split == task.splits[0]
     assert task.steps_per_epoch >= 2, "make the epoch longer: the contract crosses its end"
     (batch,) = take(task.train_stream(Shard(), 0), 1)
@@ -60,7 +60,7 @@ def assert_consistent(make_task: MakeTask) -> None:
 
 def assert_loss_adds_up(make_task: MakeTask, halves: Callable[[Batch], list[Batch]]) -> None:
     """In eval mode, where no layer looks at the whole batch, parts sum to the whole."""
-    task = make_task(slots=SLOTS)
+    task = make_task(micro_batches=SLOTS)
     model = float64_model(task)
     for batch in take(task.train_stream(Shard(), 0), 2):
         whole = task.loss(model, batch, None)
@@ -73,11 +73,11 @@ def assert_loss_adds_up(make_task: MakeTask, halves: Callable[[Batch], list[Batc
 
 def assert_counts_add_up(make_task: MakeTask, examples: Callable[[Batch], list[bytes]]) -> None:
     """Whatever the sharding and the batch: the same examples, once each, and the same counts."""
-    model = float64_model(make_task(slots=SLOTS))
-    for split in make_task(slots=SLOTS).splits:
+    model = float64_model(make_task(micro_batches=SLOTS))
+    for split in make_task(micro_batches=SLOTS).splits:
         reference: tuple[Counter[bytes], Counts] | None = None
         for size in EVAL_BATCHES:
-            task = make_task(slots=SLOTS, eval_batch=size)
+            task = make_task(micro_batches=SLOTS, eval_batch=size)
             for world in WORLDS_OF_EVALUATION:
                 found = evaluate(task, model, split, world, examples)
                 if reference is None:
@@ -122,7 +122,7 @@ def assert_same_counts(found: Counts, reference: Counts) -> None:
 
 def assert_stream_resumes(make_task: MakeTask) -> None:
     """Started at any step, across the end of an epoch: the rest of the uninterrupted stream."""
-    task = make_task(slots=SLOTS)
+    task = make_task(micro_batches=SLOTS)
     epoch = task.steps_per_epoch
     last = epoch + 2
     for shard in (Shard(), Shard(1, 2)):
@@ -135,7 +135,7 @@ def assert_stream_resumes(make_task: MakeTask) -> None:
 
 def assert_worlds_agree(make_task: MakeTask) -> None:
     """A step has the same micro-batches, in the order of the ranks, in a world of any size."""
-    task = make_task(slots=SLOTS)
+    task = make_task(micro_batches=SLOTS)
     steps = task.steps_per_epoch + 1
     reference: list[Batch] | None = None
     for world in WORLDS_OF_TRAINING:
@@ -148,7 +148,7 @@ def assert_worlds_agree(make_task: MakeTask) -> None:
 
 def assert_workers_agree(make_task: MakeTask) -> None:
     """Loading in other processes changes nothing."""
-    alone, helped = (make_task(slots=SLOTS, data_workers=workers) for workers in (0, 2))
+    alone, helped = (make_task(micro_batches=SLOTS, data_workers=workers) for workers in (0, 2))
     position = alone.steps_per_epoch - 1
     assert_same_batches(
         *(take(task.train_stream(Shard(), position), 2 * SLOTS) for task in (alone, helped))
@@ -160,7 +160,7 @@ def assert_workers_agree(make_task: MakeTask) -> None:
 def assert_global_randomness_untouched(make_task: MakeTask) -> None:
     """Data neither reads nor moves the states that the model's own draws come from."""
     for workers in (0, 1):
-        task = make_task(slots=SLOTS, data_workers=workers)
+        task = make_task(micro_batches=SLOTS, data_workers=workers)
         batches = []
         for seed in (1, 2):
             random.seed(seed)

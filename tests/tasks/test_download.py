@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tasks import download
 from tasks.base import DataProblem
 from tasks.download import CHUNK, Patience, fetch
 
@@ -32,6 +33,8 @@ class Server:
     cut_at: list[int] = field(default_factory=list)  # lengths of the next answers of /cut
     failures: int = 0  # answers 503 that /busy still gives
     data: bytes = DATA
+    drips: int = 0  # bytes that /drips could send
+    dripped: threading.Event = field(default_factory=threading.Event)  # /drips was cut off
 
     def __call__(self, path: str) -> str:
         return f"{self.address}{path}"
@@ -55,6 +58,18 @@ def server() -> Iterator[Server]:
                 self.send_response(302)
                 self.send_header("Location", "/good")
                 return self.end_headers()
+            if self.path == "/drips":
+                self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+                for _ in range(200):
+                    try:
+                        self.wfile.write(b"x")
+                        self.wfile.flush()
+                        state.drips += 1
+                    except OSError:
+                        break
+                    time.sleep(0.1)
+                state.dripped.set()
+                return None
             if self.path == "/silent":
                 return time.sleep(1)
             if self.path == "/busy" and state.failures:
@@ -274,3 +289,27 @@ def test_no_space(server: Server, target: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(DataProblem, match=r"not enough space: 0\.3 MB are needed and 0\.1 MB are"):
         get(target, server("/good"), server("/good"))
     assert len(server.asked) == 1
+
+
+def test_a_file_of_unknown_size_has_a_limit(server: Server, target: Path, monkeypatch):
+    """With a length in the answer it is refused at once, without one when it is reached."""
+    monkeypatch.setattr(download, "MOST_UNKNOWN", 100_000)
+    for path, reason in (
+        ("/good", "256,000 bytes, more than the 100,000 that are read at most"),
+        ("/unmeasured", "more than 100,000 bytes"),
+    ):
+        with pytest.raises(DataProblem, match=reason):
+            fetch([server(path)], target, SUMS, lambda *_: None, patience=QUICK)
+        part = target.with_name(f"{target.name}.part")
+        assert not part.exists() or part.stat().st_size <= 100_000
+        part.unlink(missing_ok=True)
+    assert fetch([server("/good")], target, SUMS, lambda *_: None, size=len(DATA), patience=QUICK)
+
+
+def test_headers_that_trickle(server: Server, target: Path):
+    """A byte every tenth of a second: no timeout of the socket ever ends that."""
+    patience = Patience(silence=5, headers=0.5, tries=1, pause=0)
+    with pytest.raises(DataProblem, match="could not be had from"):
+        fetch([server("/drips")], target, SUMS, lambda *_: None, patience=patience)
+    assert server.dripped.wait(60)
+    assert server.drips < 200  # the connection was cut before the server had finished

@@ -22,7 +22,7 @@ from tests.tasks.imagenet.few import make_task
 def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`digits`, and `few`: all its validation images and 15 training images of each class."""
     root = tmp_path_factory.mktemp("data")
-    make_task(root, folder="digits").check_data()
+    make_task(root, folder="digits").prepare_data()
     shutil.copytree(root / "digits" / "val", root / "few" / "val")
     for name in class_names(root / "digits" / "train"):
         (root / "few" / "train" / name).mkdir(parents=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from tasks.base import Context
 from tasks.imagenet.data import ImageNetDataOptions
@@ -16,5 +17,11 @@ def make_task(
     root: Path, model: ResNetOptions = TINY, folder: str = "few", **context: int
 ) -> ImageNet:
     options = ImageNetDataOptions(folder, folder, 16, make="digits" if folder == "digits" else None)
-    fields = {"seed": 0, "micro": 8, "slots": 4, "eval_batch": 64, "data_workers": 0} | context
+    fields: dict[str, Any] = {
+        "seed": 0,
+        "micro": 8,
+        "micro_batches": 4,
+        "eval_batch": 64,
+        "data_workers": 0,
+    } | context
     return ImageNet(model, options, Context(data_root=root, **fields))

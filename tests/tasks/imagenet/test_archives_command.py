@@ -11,13 +11,9 @@ import pytest
 
 from scripts import prepare
 from tasks.imagenet import archives as room
-from tests.tasks.imagenet.archives import (
-    DEVKIT,
-    REPO,
-    TRAIN,
-    VAL,
-    images,
-)
+from tasks.imagenet.folders import ImageNetSource
+from tasks.meter import Meter
+from tests.tasks.imagenet.archives import REPO, images
 
 
 @pytest.fixture(autouse=True)
@@ -30,17 +26,17 @@ def _quick(monkeypatch):
 def small(given, monkeypatch):
     """The command takes the small set for the real one."""
     folder, expected = given
-    monkeypatch.setattr(room, "ILSVRC2012", expected)
-    monkeypatch.setitem(room.unpack.__kwdefaults__, "expected", expected)
+    monkeypatch.setattr(ImageNetSource, "expected", expected)
     return folder
 
 
 def test_the_command(small, root, wanted, capsys):
-    arguments = ["imagenet", "--archives", str(small), "--data", str(root.parent)]
+    arguments = ["imagenet", "--from", str(small), "--data", str(root.parent)]
     assert prepare.main(arguments) == 0
     assert images(root) == wanted
     shown = capsys.readouterr()
-    assert shown.out == f"{root}: 12 training and 9 validation images of 4 classes, ready\n"
+    assert "train: 12 images, 4 classes, " in shown.out
+    assert shown.out.endswith(f"{root}: ready; identical to the official set (checksums)\n")
     assert "unpacking train: " in shown.err
     assert "(100 %)" in shown.err
     assert prepare.main(arguments) == 0
@@ -52,7 +48,7 @@ def test_the_command(small, root, wanted, capsys):
 def test_the_command_without_archives(tmp_path):
     data = ["--data", str(tmp_path / "data")]
     done = subprocess.run(
-        [sys.executable, "-m", "scripts.prepare", "imagenet", "--archives", "nowhere", *data],
+        [sys.executable, "-m", "scripts.prepare", "imagenet", "--from", "nowhere", *data],
         cwd=REPO,
         capture_output=True,
         text=True,
@@ -60,8 +56,7 @@ def test_the_command_without_archives(tmp_path):
     assert done.returncode == 2
     assert not done.stdout
     assert done.stderr.count("\n") == 1
-    for name in (TRAIN, VAL, DEVKIT):
-        assert name in done.stderr
+    assert done.stderr == "nowhere: no such file or folder\n"
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "data").exists()
 
@@ -69,16 +64,16 @@ def test_the_command_without_archives(tmp_path):
 @pytest.mark.parametrize(
     ("error", "status", "message"),
     [
-        (OSError(28, "No space left on device"), 2, "imagenet: its disk is full"),
+        (OSError(28, "No space left on device"), 2, "its disk is full"),
         (PermissionError(13, "Permission denied", "/data/x"), 2, "/data/x: Permission denied"),
-        (KeyboardInterrupt(), 130, "stopped; the same command goes on from here"),
+        (KeyboardInterrupt(), 130, "stopped; run the same command to resume"),
     ],
 )
 def test_the_command_when_interrupted(error, status, message, small, root, monkeypatch, capsys):
     def write(*_):
         raise error
 
-    arguments = ["imagenet", "--archives", str(small), "--data", str(root.parent)]
+    arguments = ["imagenet", "--from", str(small), "--data", str(root.parent)]
     with monkeypatch.context() as patch:
         patch.setattr(room, "_write", write)
         assert prepare.main(arguments) == status
@@ -88,7 +83,8 @@ def test_the_command_when_interrupted(error, status, message, small, root, monke
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["imagenet"], ["imagenets"], ["mini", "--archives", "x"]]
+    "arguments",
+    [[], ["imagenets"], ["small"], ["mini", "--from", "x"], ["wmt14", "--subsets", "x"]],
 )
 def test_the_command_misspelt(arguments, capsys):
     with pytest.raises(SystemExit) as caught:
@@ -106,7 +102,7 @@ class Clock:
 
 def test_lines_of_a_log():
     stream, clock = io.StringIO(), Clock()
-    with prepare.Meter(stream, clock) as meter:
+    with Meter(stream, clock) as meter:
         for second in range(31):
             clock.now = 100.0 + second
             meter("unpacking train", 50_000_000_000 + 10**9 * second, 140_000_000_000)
@@ -131,7 +127,7 @@ def test_a_bar_on_a_terminal(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "120")
     stream = Terminal()
-    with prepare.Meter(stream) as meter:
+    with Meter(stream) as meter:
         meter("checking x.tar", 0, 2 * 10**9)
         meter("checking x.tar", 2 * 10**9, 2 * 10**9)
     assert "checking x.tar" in stream.getvalue()

@@ -298,14 +298,16 @@ def test_folders_that_have_lost_images(given, root, wanted):
     (root / "complete.json").unlink()
     lost = root / "train" / WNIDS[3]
     next(lost.iterdir()).unlink()
-    refused(folder, root, expected, "11 images", f"remove {lost} and call again")
+    refused(folder, root, expected, "11 images", f"move {lost} elsewhere and call again")
     shutil.rmtree(lost)
     emptied = root / "train" / WNIDS[2] / f"{WNIDS[2]}_7.JPEG"
     emptied.write_bytes(b"")
-    refused(folder, root, expected, f"{emptied.name} is empty; remove {emptied.parent} and")
+    refused(folder, root, expected, f"{emptied.name} is empty; move {emptied.parent} elsewhere")
     shutil.rmtree(emptied.parent)
     next((root / "val" / WNIDS[0]).iterdir()).unlink()
-    refused(folder, root, expected, "1 images, but there must be 2", f"remove {root / 'val'} and")
+    refused(
+        folder, root, expected, "1 images, but there must be 2", f"move {root / 'val'} elsewhere"
+    )
     shutil.rmtree(root / "val")
     assert unpack(folder, root, silent, expected=expected)
     assert images(root) == wanted
@@ -317,7 +319,7 @@ def test_other_things_in_the_folder(given, root, wanted):
     (root / "val").mkdir(parents=True)
     flat = root / "val" / "ILSVRC2012_val_00000001.JPEG"
     flat.write_bytes(b"x")
-    refused(folder, root, expected, str(flat), "remove it")
+    refused(folder, root, expected, str(flat), "another folder with --data")
     shutil.rmtree(root / "val")
     (root / "val" / WNIDS[0]).mkdir(parents=True)
     refused(folder, root, expected, "1 of 4 class folders")

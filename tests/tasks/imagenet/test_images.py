@@ -21,6 +21,7 @@ from torchvision.transforms import (  # type: ignore[import-untyped]
 from torchvision.transforms.v2 import functional as TF  # type: ignore[import-untyped]
 
 from tasks.imagenet import images
+from tasks.imagenet.crops import torchvision_crop
 from tasks.imagenet.data import ImageBatches
 from tasks.imagenet.index import ImageIndex
 from tasks.imagenet.jpeg import SHRINKS, Box, JpegPicture, is_available
@@ -34,7 +35,7 @@ def test_crops_are_distributed_as_torchvisions(size: tuple[int, int]):
     torch.manual_seed(0)
     image, random = torch.empty(3, *size), python_random(0)
     theirs = [RandomResizedCrop.get_params(image, [0.05, 1], [3 / 4, 4 / 3]) for _ in range(3000)]
-    ours = [images.crop_box(*size, random) for _ in range(3000)]
+    ours = [torchvision_crop(*size, random) for _ in range(3000)]
     for name, statistic in {
         "area": lambda top, left, height, width: height * width,
         "ratio": lambda top, left, height, width: width / height,
@@ -49,7 +50,7 @@ def test_crops_are_distributed_as_torchvisions(size: tuple[int, int]):
 @pytest.mark.parametrize("size", [(3, 400), (400, 3), (1, 1)])
 def test_where_no_crop_fits_the_middle_is_taken_as_by_torchvision(size: tuple[int, int]):
     expected = RandomResizedCrop.get_params(torch.empty(3, *size), [0.999, 1], [3 / 4, 4 / 3])
-    assert images.crop_box(*size, python_random(0), 0.999) == tuple(expected)
+    assert torchvision_crop(*size, python_random(0), 0.999) == tuple(expected)
 
 
 def test_augmentation_depends_on_seed_epoch_and_index_only(data_root: Path):
@@ -140,7 +141,7 @@ def test_a_part_of_a_jpeg_is_that_part_of_the_whole(kind: int, shrink: int):
         mine, whole = JpegPicture(data), images.PillowPicture(data)
         assert (mine.height, mine.width) == (whole.height, whole.width) == (height, width)
         reduced = -(-height // shrink), -(-width // shrink)
-        boxes = [images.crop_box(*reduced, random) for _ in range(12)]
+        boxes = [torchvision_crop(*reduced, random) for _ in range(12)]
         boxes += [(0, 0, *reduced), (reduced[0] - 1, reduced[1] - 1, 1, 1)]
         full = whole.part((0, 0, *reduced), shrink)
         assert full.shape == (*reduced, 3)

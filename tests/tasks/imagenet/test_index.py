@@ -19,25 +19,25 @@ from tests.tasks.imagenet.few import make_task
 def test_missing_folders_are_explained(tmp_path: Path):
     root, task = tmp_path / "imagenet", make_task(tmp_path, folder="imagenet")
     with pytest.raises(DataProblem, match=f"{root}/train: no such folder") as found:
-        task.check_data()
+        task.prepare_data()
     assert f"{root}/val/<class>/*.JPEG" in str(found.value)
     assert "image-net.org after registration" in str(found.value)
     (root / "train").mkdir(parents=True)
     with pytest.raises(DataProblem, match="train: no class folders"):
-        task.check_data()
+        task.prepare_data()
     for i in range(10):
         (root / "train" / f"n{i}").mkdir()
     with pytest.raises(DataProblem, match="val: no such folder"):
-        task.check_data()
+        task.prepare_data()
     for i in range(1, 11):
         (root / "val" / f"n{i}").mkdir(parents=True)
     with pytest.raises(DataProblem, match="class 'n0' is in train/ but not in val/"):
-        task.check_data()
+        task.prepare_data()
 
 
 def test_the_models_classes_are_the_folders(data_root: Path, tmp_path: Path):
     with pytest.raises(DataProblem, match=r"10 class folders, but the model has 1,000 classes"):
-        make_task(data_root, ResNetOptions()).check_data()
+        make_task(data_root, ResNetOptions()).prepare_data()
     shutil.copytree(data_root / "few", tmp_path / "few")
     shutil.rmtree(tmp_path / "few" / "val" / "3")
     (tmp_path / "few" / "val" / "3").mkdir()
@@ -59,7 +59,7 @@ def test_digits_are_made_once(data_root: Path):
     with Image.open(file) as image:
         assert (image.format, image.mode, image.size) == ("JPEG", "RGB", (32, 32))
     before = file.stat()
-    task.check_data()
+    task.prepare_data()
     assert file.stat() == before
     assert task.epoch_units == 1498
     assert len(list(task.eval_batches("val", Shard()))) == math.ceil(299 / 64)
@@ -69,7 +69,7 @@ def test_digits_are_made_once(data_root: Path):
 def test_digits_that_are_not_whole_are_left_alone(data_root: Path, tmp_path: Path):
     shutil.copytree(data_root / "few", tmp_path / "digits")
     with pytest.raises(DataProblem, match=r"not the whole of the digits, \{'train': 150"):
-        make_task(tmp_path, folder="digits").check_data()
+        make_task(tmp_path, folder="digits").prepare_data()
 
 
 def test_files_are_scanned_once(data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -100,7 +100,7 @@ def test_a_change_of_the_folders_is_seen(
     elif change == "rename":
         file.rename(file.with_name("other.JPEG"))
     else:
-        (cached,) = (tmp_path / "cache").rglob("*-val.npz")
+        (cached,) = (tmp_path / "cache").rglob("*-val/labels.npy")
         cached.write_bytes(cached.read_bytes()[:100])
     index = ImageIndex(tmp_path / "few", "val")
     paths = [Path(index.path(i)) for i in range(len(index))]

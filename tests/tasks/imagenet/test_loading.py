@@ -57,10 +57,10 @@ def test_a_batch_without_an_unreadable_image_has_a_smaller_weight(tmp_path, data
     min((tmp_path / "few" / "train" / "3").iterdir()).write_bytes(b"")
     task = make_task(tmp_path)
     task.data_options.max_unreadable = 0.01
-    slots = task.steps_per_epoch * task.context.slots
+    micro_batches = task.steps_per_epoch * task.context.micro_batches
     model = task.build_model()
     stream = task.train_stream(Shard(), 0)
-    batches = [next(stream) for _ in range(slots + slots)]
+    batches = [next(stream) for _ in range(micro_batches + micro_batches)]
     weights = [task.loss(model, batch, None).weight for batch in batches]
     assert {b.units for b in batches} == {8}
     assert set(weights) <= {7.0, 8.0}

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
+from timm.layers import BatchNormAct2d, create_conv2d
+from timm.models.resnetv2 import ResNetV2
 from torch import nn
 from torch.nn import functional as F
 
@@ -81,3 +84,57 @@ def test_weights_start_from_lecuns_truncated_normal():
             assert (module.weight == 1).all()
             assert (module.bias == 0).all()
     assert (model.head.bias == 0).all()
+
+
+def timms(ours: ResNet) -> Any:
+    """timm's ResNet v2 with our weights and statistics, and TensorFlow's pooling."""
+    theirs: Any = ResNetV2(
+        layers=(2, 1, 2),
+        channels=(32, 64, 128),
+        stem_chs=8,
+        num_classes=7,
+        conv_layer=create_conv2d,
+        norm_layer=BatchNormAct2d,
+    ).double()
+    theirs.stem.pool = SamePool()
+    blocks = [block for stage in theirs.stages for block in stage.blocks]
+    pairs: list[tuple[Any, nn.Module]]
+    pairs = [(theirs.stem.conv, ours.stem), (theirs.norm, ours.norm), (theirs.head.fc, ours.head)]
+    for their, our in zip(blocks, ours.blocks, strict=True):
+        assert isinstance(our, Bottleneck)
+        if our.projection is not None:
+            pairs.append((their.downsample.conv, our.projection))
+        pairs += [(their.norm1, our.norm), (their.conv1, our.body[0]), (their.norm2, our.body[1])]
+        pairs += [(their.conv2, our.body[3]), (their.norm3, our.body[4])]
+        pairs.append((their.conv3, our.body[6]))
+    for their, our in pairs:
+        shapes = {key: value.shape for key, value in their.state_dict().items()}
+        state = {key: value.view(shapes[key]) for key, value in our.state_dict().items()}
+        their.load_state_dict(state)
+    copied = sum(p.numel() for their, _ in pairs for p in their.parameters())
+    assert copied == sum(p.numel() for p in theirs.parameters())
+    return theirs
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("size", [(64, 64), (57, 70)])
+def test_outputs_and_gradients_are_timms(training: bool, size: tuple[int, int]):
+    """Copied weights, float64; the gradient of the images goes through every layer."""
+    torch.manual_seed(0)
+    ours = ResNet(ResNetOptions([2, 1, 2], width=8, classes=7)).double()
+    for module in ours.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            for tensor in (module.weight, module.bias, module.running_mean, module.running_var):
+                assert tensor is not None
+                nn.init.uniform_(tensor, 0.5, 1.5)
+    theirs = timms(ours)
+    images = torch.randn(3, 3, *size, dtype=torch.float64)
+    results = []
+    for model in (ours, theirs):
+        x = images.clone().requires_grad_()
+        logits = model.train(training)(x)
+        (gradient,) = torch.autograd.grad(logits.square().sum(), x)
+        results.append((logits.detach(), gradient))
+    for found, expected in zip(*results, strict=True):
+        scale = expected.abs().max()
+        assert (found - expected).abs().max() < 1e-13 * scale

@@ -59,7 +59,7 @@ def test_only_every_third_image(data_root: Path):
     assert len(seen) == 32
     task.data_options.train_every = 0
     with pytest.raises(DataProblem, match="train_every: must be at least 1, not 0"):
-        task.check_data()
+        task.prepare_data()
 
 
 class Fixed(nn.Module):
@@ -130,7 +130,7 @@ def test_unknown_names(tmp_path: Path):
         task.eval_batches("test", Shard())
     task.data_options.make = "cats"
     with pytest.raises(DataProblem, match=r"data.make: must be null or one of \['digits'"):
-        task.check_data()
+        task.prepare_data()
 
 
 def test_real_images():
@@ -139,9 +139,9 @@ def test_real_images():
     if not (root / "tiny-imagenet-20").is_dir():
         pytest.skip("needs $DATA_ROOT/tiny-imagenet-20/{train,val}/<class>/*.JPEG")
     model = ResNetOptions(stages=[1], width=4, classes=20, stem="imagenet")
-    context = Context(0, micro=64, slots=2, eval_batch=250, data_workers=0, data_root=root)
+    context = Context(0, micro=64, micro_batches=2, eval_batch=250, data_workers=0, data_root=root)
     task = ImageNet(model, ImageNetDataOptions(folder="tiny-imagenet-20", image_size=56), context)
-    task.check_data()
+    task.prepare_data()
     assert task.epoch_units == 10_000
     for batch in take(task.train_stream(Shard(), task.steps_per_epoch - 1), 3):
         assert batch.tensors["image"].shape == (64, 3, 56, 56)

@@ -198,7 +198,7 @@ def test_what_is_not_whole_must_be_removed(world: World):
     world.make()
     sound = world.root / "dev-clean" / "201" / "1" / "201-1-0001.flac"
     sound.write_bytes(b"")
-    with pytest.raises(DataProblem, match=f"^{sound}: missing or empty, .*; remove the folder"):
+    with pytest.raises(DataProblem, match=f"^{sound}: missing or empty, .*; move the folder"):
         world.make()
     text = sound.with_name("201-1.trans.txt")
     text.write_text("201-1-0000 OTHER\n")
@@ -293,9 +293,9 @@ def test_wrong_wheels(tmp_path: Path):
     with pytest.raises(DataProblem, match=r"the SHA-256 of .*/RECORD is .*, but must be daa40a"):
         unpack(espeak.RECORD)
     some = {path: data for path, data in contents().items() if path != name}
-    with pytest.raises(DataProblem, match=f"^{wheel}: no {name} in it; remove it or replace it"):
+    with pytest.raises(DataProblem, match=f"^{wheel}: no {name} in it; replace it"):
         unpack(wheel_with(wheel, some, some))
-    with pytest.raises(DataProblem, match=f"^{wheel}: no {name} in it; remove it or replace it"):
+    with pytest.raises(DataProblem, match=f"^{wheel}: no {name} in it; replace it"):
         unpack(wheel_with(wheel, some, contents()))
     for damaged in (b"", b"no wheel"):
         wheel.write_bytes(damaged)

@@ -192,6 +192,23 @@ def test_cut_out():
             assert 6 <= bands.sum() <= 12
 
 
+def test_cut_out_anywhere_in_the_batch_is_nvidias():
+    """A start is int(uniform(0, n - width)), n the features or the frames of the padded batch."""
+    places = torch.rand(60, 4, dtype=torch.float64)
+    lengths = torch.randint(6, 30, (60,))
+    out = cut_out(torch.ones(60, 64, 48), lengths, places, anywhere=True)
+    expected = torch.ones(60, 64, 48)
+    for row, draws in zip(expected, places.tolist(), strict=True):
+        for draw in draws[:2]:
+            first = int(draw * (64 - 6))
+            row[first : first + 6] = 0
+        for draw in draws[2:]:
+            first = int(draw * (48 - 6))
+            row[:, first : first + 6] = 0
+    assert torch.equal(out, expected)
+    assert not torch.equal(out, cut_out(torch.ones(60, 64, 48), lengths, places))
+
+
 def test_cut_out_reaches_every_place():
     """All starts from 0 to length - width, and no other."""
     places = torch.rand(300, 2, dtype=torch.float64)

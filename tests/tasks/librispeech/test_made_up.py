@@ -88,11 +88,11 @@ def test_what_is_there_is_used_or_refused(tmp_path: Path):
     assert times == {file: file.stat().st_mtime_ns for file in root.rglob("*")}
     sound = root / "dev-other" / "9" / "1" / "9-1-0003.flac"
     sound.unlink()
-    with pytest.raises(DataProblem, match=f"^{sound}: missing or empty; remove {root}"):
+    with pytest.raises(DataProblem, match=f"^{sound}: missing or empty; move {root}"):
         make_made_up(root)
     text = root / "dev-clean" / "7" / "1" / "7-1.trans.txt"
     text.write_text("7-1-0000 OTHER\n")
-    with pytest.raises(DataProblem, match=f"^{text}: not the made-up speech; remove {root}"):
+    with pytest.raises(DataProblem, match=f"^{text}: not the made-up speech; move {root}"):
         make_made_up(root)
 
 

@@ -129,7 +129,7 @@ def test_what_is_wrong_is_named(root: Path, kind: str, told: str):
 
 
 def test_missing_and_empty_subsets_are_explained(root: Path):
-    with pytest.raises(DataProblem, match=f"{root}/c: no such folder. Expected .*openslr"):
+    with pytest.raises(DataProblem, match=f"{root}/c: no such folder. Expected .*scripts.prepare"):
         check_subsets(root, ["a", "c"])
     (root / "c" / "1").mkdir(parents=True)
     with pytest.raises(DataProblem, match="c: no <speaker>/<chapter>/"):
@@ -170,13 +170,13 @@ def test_files_are_read_once(root: Path, cache: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(manifest_module, "_read", lambda *_: pytest.fail("read again"))
     assert contents(Manifest(root, ["a"])) == first[-1:]
     assert contents(Manifest(root, ["b", "a"])) == first
-    assert {p.suffix for p in cache.rglob("*") if p.is_file()} == {".npz", ".lock"}
+    assert {p.suffix for p in cache.rglob("*") if p.is_file()} == {".npy", ".json", ".lock"}
 
 
 @pytest.mark.parametrize("kind", ["add", "remove", "other text", "damage", "format"])
 def test_a_change_is_seen(root: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, kind: str):
     before = contents(Manifest(root, ["b"]))
-    (stored,) = cache.rglob("*.npz")
+    (stored,) = cache.rglob("made.json")
     old = stored.read_bytes()
     place = root / "b" / "20" / "11"
     transcript, expected = place / "20-11.trans.txt", before
@@ -191,10 +191,14 @@ def test_a_change_is_seen(root: Path, cache: Path, monkeypatch: pytest.MonkeyPat
         transcript.write_text("20-11-0000 ON")
         expected = [(*before[0][:2], "on", 902), *before[1:]]
     elif kind == "damage":
-        stored.write_bytes(old[:100])
+        texts = stored.with_name("texts.npy")
+        texts.write_bytes(texts.read_bytes()[:-1] + b"X")
     else:
-        monkeypatch.setattr(manifest_module, "FORMAT", 0)
-    assert contents(Manifest(root, ["b"])) == expected
+        monkeypatch.setattr(manifest_module, "VERSION", 0)
+    said: list[str] = []
+    assert contents(Manifest(root, ["b"], said.append)) == expected
+    (notice,) = said
+    assert notice.endswith("; it is made again")
     assert (stored.read_bytes() == old) == (kind == "damage")  # which is made good
     monkeypatch.setattr(manifest_module, "_read", lambda *_: pytest.fail("read again"))
     assert contents(Manifest(root, ["b"])) == expected

@@ -22,8 +22,18 @@ from tasks.base import DataProblem
 from tasks.download import Patience
 from tasks.librispeech import prepare as room
 from tasks.librispeech.prepare import ALL, SUBSETS, LibriSpeech, Subset, prepare
+from tasks.manifests import read_manifest
+from tests.tasks.imagenet.archives import tree
 
 SMALL = ("dev-clean", "train-clean-100")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(os, "sync", lambda: None)
+
+
 QUICK = Patience(silence=1, tries=1, pause=0)
 
 
@@ -133,7 +143,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     http.server_close()
 
 
-COMPLETE = ["README.TXT", "SPEAKERS.TXT", "complete.json", *SMALL]
+COMPLETE = ["README.TXT", "SPEAKERS.TXT", "dev-clean", "manifest.json", "train-clean-100"]
 
 
 def test_downloaded_unpacked_and_removed(world: World):
@@ -268,16 +278,16 @@ def test_what_is_not_whole_is_refused(world: World):
     short = {"LibriSpeech/dev-clean/1/20/1-20.trans.txt": line}
     empty = {"LibriSpeech/dev-clean/1/20/1-20-0001.flac": b""}
     cases = {
-        "4 utterances of dev-clean, but there must be 5": (files, 5),
+        r"dev-clean has 1 utterances fewer \(4 instead of 5\)": (files, 5),
         r"1/20/1-20-0001\.flac is missing": (without(files, "1-20-0001.flac"), 3),
         r"1/20/1-20-0001\.flac has no line in 1-20\.trans\.txt": (files | short, 4),
         r"1/20/1-20-0001\.flac is empty": (files | empty, 4),
         r"1/20 has no 1-20\.trans\.txt that can be read": (without(files, "1-20.trans.txt"), 4),
-        "0 utterances of dev-clean, but there must be 4": ({"LibriSpeech/A.TXT": b""}, 4),
+        "no utterances of dev-clean in it": ({"LibriSpeech/A.TXT": b""}, 4),
     }
     for message, (some, wanted) in cases.items():
         world.give("dev-clean", pack(some), wanted)
-        with pytest.raises(DataProblem, match=f"dev-clean.tar.gz: .*{message}; remove"):
+        with pytest.raises(DataProblem, match=f"dev-clean.tar.gz: .*{message}; copy or"):
             world.make()
         assert world.left() == ["dev-clean.tar.gz"]
         (world.root / "dev-clean.tar.gz").unlink()
@@ -323,19 +333,23 @@ def test_what_the_user_unpacked_is_counted_once(world: World, monkeypatch: pytes
         target = world.root.parent / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
-    shutil.rmtree(world.root / "dev-clean" / "1" / "30")
-    folder = world.root / "dev-clean"
-    with pytest.raises(DataProblem, match=f"^{folder}: 2 utterances .* must be 4; remove {folder}"):
+    before = tree(world.root)
+    (world.root / "dev-clean" / "1" / "20" / "1-20-0001.flac").rename(world.root / "aside")
+    where = f"{world.root}/dev-clean: dev-clean/1/20/1-20-0001.flac"
+    with pytest.raises(DataProblem, match=f"^{where} is missing; copy or download it again"):
         world.make()
-    shutil.rmtree(folder)
-    assert world.make()
-    monkeypatch.setattr(room, "_check", None)
+    (world.root / "aside").rename(world.root / "dev-clean" / "1" / "20" / "1-20-0001.flac")
     assert not world.make()
-    assert world.left() == COMPLETE
+    monkeypatch.setattr(room, "check_subset", None)
+    assert not world.make()
+    assert tree(world.root) == before  # what is known about it lies in the cache
+    manifest = read_manifest(world.root)
+    assert manifest is not None
+    assert {part.action for part in manifest.parts.values()} == {"in place"}
 
 
 def test_not_enough_space(world: World, monkeypatch: pytest.MonkeyPatch):
-    sizes = [world.expected.subsets[name].size for name in SMALL]
+    sizes = [world.expected.subsets[name].space for name in SMALL]
     usage = namedtuple("usage", "total used free")
     needed = round(0.0 + 1.05 * sizes[0] + 1.05 * sizes[1] + sizes[1])  # to the byte
     for free, fits in ((needed - 1, False), (needed, True)):
@@ -360,8 +374,19 @@ def test_the_real_numbers_agree_with_each_other():
         *("train-clean-100", "train-clean-360", "train-other-500"),
     }
     training = [subset for name, subset in SUBSETS.items() if name.startswith("train")]
-    assert sum(subset.utterances for subset in training) == 281_241
+    assert sum(subset.utterances or 0 for subset in training) == 281_241
     for subset in SUBSETS.values():
         assert [len(digest) for digest in subset.sums.values()] == [32, 64]
+        assert subset.size is not None
+        assert subset.utterances is not None
         assert 90_000 < subset.size / subset.utterances < 250_000
     assert all(mirror.startswith("https://") for mirror in LibriSpeech().mirrors)
+
+
+def test_a_bomb_is_refused_before_it_is_written(world: World):
+    files = files_of("dev-clean")
+    files["LibriSpeech/dev-clean/1/20/1-20-0000.flac"] = bytes(1 << 26)
+    world.give("dev-clean", pack(files))
+    with pytest.raises(DataProblem, match=r"declares [0-9,]+ bytes and more, too many for"):
+        world.make("dev-clean")
+    assert world.left() == ["dev-clean.tar.gz"]

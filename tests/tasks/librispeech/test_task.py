@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jiwer
+import numpy as np
 import pytest
 import torch
 
@@ -19,6 +20,9 @@ from tasks.librispeech.features import RATE, log_mel
 from tasks.librispeech.made_up import make_made_up
 from tasks.librispeech.model import JasperOptions
 from tasks.librispeech.task import LibriSpeech, LibriSpeechDataOptions, Utterances
+from tasks.loading import Loaded
+from tasks.seeding import permutation
+from tasks.streams import Item, padding_waste
 from tests.tasks.contract import assert_task_contract, float64_model, take
 
 SMALL = JasperOptions(
@@ -42,7 +46,13 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory):
 
 def make(root: Path, data: dict[str, Any] | None = None, **context: int) -> LibriSpeech:
     options = LibriSpeechDataOptions("speech", "speech", ["train-clean-100"], bands=2, spans=1)
-    fields = {"seed": 0, "micro": 5, "slots": 4, "eval_batch": 7, "data_workers": 0} | context
+    fields: dict[str, Any] = {
+        "seed": 0,
+        "micro": 5,
+        "micro_batches": 4,
+        "eval_batch": 7,
+        "data_workers": 0,
+    } | context
     return LibriSpeech(SMALL, replace(options, **data or {}), Context(data_root=root, **fields))
 
 
@@ -155,26 +165,87 @@ def test_lengths_and_meters(root: Path):
 
 def test_an_epochs_last_step_is_dropped_or_filled(root: Path):
     """120 utterances in steps of 7 × 5: three whole ones and a rest of 15."""
-    dropped, filled = (make(root, {"fill_last_step": f}, slots=7) for f in (False, True))
+    dropped, filled = (make(root, {"fill_last_step": f}, micro_batches=7) for f in (False, True))
     assert (dropped.steps_per_epoch, filled.steps_per_epoch) == (3, 4)
-    slots = filled._slots(2)
-    assert len(slots) == 4 * 7
-    assert slots[24:] == slots[:4]  # of 24 slots the first ones again
-    assert len({i for slot in slots[:24] for i in slot}) == 120
-    assert make(root, {"fill_last_step": True}, slots=50).steps_per_epoch == 1
+    micro_batches = filled._slots(2)
+    assert len(micro_batches) == 4 * 7
+    assert micro_batches[24:] == micro_batches[:4]  # of 24 micro-batches the first ones again
+    assert len({i for micro_batch in micro_batches[:24] for i in micro_batch}) == 120
+    assert make(root, {"fill_last_step": True}, micro_batches=50).steps_per_epoch == 1
     take(filled.train_stream(Shard(), 3), 8)
     with pytest.raises(DataProblem, match="fewer than a micro-batch has"):
-        make(root, micro=500).check_data()
+        make(root, micro=500).prepare_data()
+
+
+def test_random_batches_take_no_notice_of_lengths(root: Path):
+    """The reference's: an epoch's order, cut into micro-batches."""
+    random, similar = (make(root, {"batching": b}) for b in ("random", "similar"))
+    for epoch in (0, 1):
+        order = permutation(120, "order", 0, epoch).tolist()
+        assert [i for micro_batch in random._slots(epoch) for i in micro_batch] == order
+        grouped = [i for micro_batch in similar._slots(epoch) for i in micro_batch]
+        assert grouped != order
+        assert sorted(grouped) == sorted(order)
+    wastes = [padding_waste(task._lengths(0), task._slots(0)) for task in (random, similar)]
+    assert wastes[0] > wastes[1] + 0.03
+    cost = (1 - wastes[1]) / (1 - wastes[0])
+    assert f"padding {100 * wastes[0]:.1f} % in random batches: {cost:.2f} times" in (
+        random.about_data()
+    )
+    assert similar.about_data().endswith(f"padding {100 * wastes[1]:.1f} %")
+
+
+def test_padding_takes_part_in_batch_norm(root: Path):
+    """So what an utterance is batched with changes how the model learns from it."""
+    task = make(root, {"bands": 0, "spans": 0})
+    manifest = task._train
+    order = np.argsort(manifest.samples)
+    means = []
+    for other in (order[0], order[-1]):
+        batch = task._training.__getitems__([Item(0, int(order[0])), Item(0, int(other))])
+        assert isinstance(batch, Loaded)
+        model = float64_model(task).train()
+        sound, samples = batch.tensors["sound"][:1].double(), batch.tensors["samples"][:1]
+        model(*log_mel(sound, samples))
+        means.append(dict(model.named_buffers()))
+    name = next(name for name in means[0] if name.endswith("running_mean"))
+    assert not torch.allclose(means[0][name], means[1][name], rtol=1e-3)
+
+
+def test_lengths_may_be_filtered_after_the_change_of_speed(root: Path):
+    """As OpenSeq2Seq: what is too long at this epoch's speed is left out, and others fill it up."""
+    lengths = make(root)._train.samples / RATE
+    for share, recorded in ((0.95, False), (1.05, True)):  # 0.95 fits if faster, 1.05 not if slower
+        longest = share * float(np.median(lengths))
+        task = make(root, {"filter_by": "played", "longest_s": longest})
+        task.prepare_data()
+        assert task.epoch_units == 120  # counted before
+        kept = make(root, {"longest_s": longest})._kept
+        for epoch in (0, 1):
+            micro_batches = task._slots(epoch)
+            assert len(micro_batches) == 24
+            used = {i for micro_batch in micro_batches for i in micro_batch}
+            played = lengths / task._training.speeds(epoch)
+            assert max(played[i] for i in used) <= longest
+            assert (set(kept) - used if recorded else used - set(kept)) != set()
+    with pytest.raises(DataProblem, match="0 utterances are fewer than a micro-batch has"):
+        make(root, {"filter_by": "played", "longest_s": 0.2}).prepare_data()
+
+
+@pytest.mark.parametrize("name", ["batching", "filter_by", "masks_over"])
+def test_choices_that_do_not_exist(root: Path, name: str):
+    with pytest.raises(DataProblem, match=rf"data\.{name}: must be one of .*, not 'x'"):
+        make(root, {name: "x"}).prepare_data()
 
 
 def test_sets_with_fewer_parts(root: Path):
     task = make(root, {"held_out": ["dev-clean", "test-clean"]})
-    task.check_data()
+    task.prepare_data()
     assert task.final_splits == ("test-clean",)
     with pytest.raises(DataProblem, match=r"data\.held_out: must be dev-clean and others of"):
-        make(root, {"held_out": ["test-clean"]}).check_data()
+        make(root, {"held_out": ["test-clean"]}).prepare_data()
     with pytest.raises(DataProblem, match="there must be 281,241"):
-        make(root, {"train_utterances": 281241}).check_data()
+        make(root, {"train_utterances": 281241}).prepare_data()
 
 
 @pytest.mark.skipif("DATA_ROOT" not in os.environ, reason="DATA_ROOT is not set")
@@ -185,7 +256,7 @@ def test_human_speech():
     )
     context = Context(0, 8, 1, 16, 0, Path(os.environ["DATA_ROOT"]))
     task = LibriSpeech(replace(SMALL, widths=[32, 32, 48, 48]), data, context)
-    task.check_data()
+    task.prepare_data()
     torch.manual_seed(0)
     model = task.build_model().train()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)

@@ -19,6 +19,7 @@ from xml.sax.saxutils import escape
 import pytest
 
 from scripts import prepare as command
+from tasks import small
 from tasks.base import DataProblem
 from tasks.wheels import PIP_OPTIONS
 from tasks.wikitext103 import gensim_wiki as room
@@ -190,10 +191,10 @@ def test_wrong_wheels(world: World):
     own = world.give_wheel()
     pack(own, world.source.member, b"other")
     wanted = world.source.member_sha256
-    with pytest.raises(DataProblem, match=f"^{own}: the SHA-256 of .*, but must be {wanted}; rem"):
+    with pytest.raises(DataProblem, match=f"^{own}: the SHA-256 of .*, but must be {wanted}; rep"):
         world.make()
     pack(own, "other", b"")
-    with pytest.raises(DataProblem, match=f"^{own}: no gensim/test/.* in it; remove it or replace"):
+    with pytest.raises(DataProblem, match=f"^{own}: no gensim/test/.* in it; replace it"):
         world.make()
     own.write_bytes(b"")
     with pytest.raises(DataProblem, match=f"^{own}: cannot be read as a wheel: File is not a zip"):
@@ -223,10 +224,14 @@ def test_what_is_not_whole_must_be_removed(world: World):
     world.make()
     text = world.root / "wiki.test.tokens"
     text.write_text("other")
-    with pytest.raises(DataProblem, match=f"^{text}: its SHA-256 .* remove the folder to have it"):
+    with pytest.raises(
+        DataProblem, match=f"^{text}: its SHA-256 .* move the folder elsewhere to have it"
+    ):
         world.make()
     text.unlink()
-    with pytest.raises(DataProblem, match=f"^{text}: missing, .* remove the folder to have it"):
+    with pytest.raises(
+        DataProblem, match=f"^{text}: missing, .* move the folder elsewhere to have it"
+    ):
         world.make()
 
 
@@ -270,14 +275,17 @@ def test_one_process_makes_it_and_the_others_wait(world: World, pip: Path, tmp_p
 def test_the_command(world: World, monkeypatch: pytest.MonkeyPatch, capsys):
     made: list[Path] = []
 
-    def make_cifar10(root: Path, _: object) -> None:
+    def make_cifar10(root: Path, _: object) -> bool:
         made.append(root)
+        is_new = not root.exists()
         root.mkdir(parents=True, exist_ok=True)
+        return is_new
 
     monkeypatch.setattr("tasks.imagenet.cifar10.make_cifar10", make_cifar10)
     monkeypatch.setattr(room, "Source", lambda: world.source)
-    two = {name: command.SMALL[name] for name in ("imagenet", "wikitext103")}
-    monkeypatch.setattr(command, "SMALL", two)
+    two = {name: small.MINI[name] for name in ("imagenet", "wikitext103")}
+    monkeypatch.setattr(small, "MINI", two)
+    monkeypatch.setattr(command, "MINI", two)
     world.give_wheel()
     data = world.root.parent
     assert command.main(["mini", "--only", "wikitext103", "--data", str(data)]) == 0

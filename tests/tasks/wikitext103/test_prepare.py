@@ -15,6 +15,7 @@ from scripts import prepare as command
 from tasks.base import DataProblem
 from tasks.download import Patience
 from tasks.wikitext103 import prepare as room
+from tasks.wikitext103.forms import WikiTextSource
 from tasks.wikitext103.prepare import Counts, WikiText, prepare
 
 TEXTS = {
@@ -52,14 +53,20 @@ class World:
         sums = {"md5": hashlib.md5(self.archive.read_bytes()).hexdigest()}
         self.expected = replace(self.expected, sums=sums, size=self.archive.stat().st_size)
 
-    def make(self, archive: Path | None) -> bool:
+    def make(self) -> bool:
         return prepare(
             self.root,
             lambda *line: self.reports.append(line),
-            archive,
             expected=self.expected,
             patience=Patience(silence=1, tries=1, pause=0),
         )
+
+    def own(self) -> Path:
+        """Where an archive is looked for before it is downloaded."""
+        self.root.parent.mkdir(exist_ok=True)
+        place = self.root.parent / "wikitext-103-v1.zip"
+        place.write_bytes(self.archive.read_bytes())
+        return place
 
     def left(self) -> list[str]:
         if not self.root.parent.exists():
@@ -81,35 +88,28 @@ def world(tmp_path: Path) -> World:
     return made
 
 
-def test_from_the_users_archive(world: World):
-    assert world.make(world.archive)
-    assert world.left() == ["wikitext-103"]
-    names = sorted(p.name for p in world.root.iterdir())
-    assert names == ["complete.json", *(f"wiki.{s}.tokens" for s in ("test", "train", "valid"))]
-    for split, text in TEXTS.items():
-        assert (world.root / f"wiki.{split}.tokens").read_text() == text
-    assert {what.partition(" ")[0] for what, _, _ in world.reports} == {
-        "checking",
-        "unpacking",
-        "counting",
-    }
-    assert all(done <= total for _, done, total in world.reports)
-    assert world.archive.exists()
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("os.sync", lambda: None)
 
 
 def test_a_second_call_has_nothing_to_do(world: World):
-    world.make(world.archive)
+    world.own()
+    assert world.make()
+    names = sorted(p.name for p in world.root.iterdir())
+    assert names == ["manifest.json", *(f"wiki.{s}.tokens" for s in ("test", "train", "valid"))]
+    for split, text in TEXTS.items():
+        assert (world.root / f"wiki.{split}.tokens").read_text() == text
+    assert all(done <= total for _, done, total in world.reports)
     world.reports.clear()
-    world.archive.unlink()
-    assert not world.make(None)
+    assert not world.make()
     assert world.reports == []
 
 
 def test_an_archive_in_its_place_is_kept(world: World):
-    world.root.parent.mkdir()
-    own = world.root.parent / "wikitext-103-v1.zip"
-    own.write_bytes(world.archive.read_bytes())
-    assert world.make(None)
+    world.own()
+    assert world.make()
     assert world.left() == ["wikitext-103", "wikitext-103-v1.zip"]
 
 
@@ -120,24 +120,22 @@ def test_a_downloaded_archive_is_removed(world: World, monkeypatch: pytest.Monke
         return True
 
     monkeypatch.setattr(room, "fetch", fetch)
-    assert world.make(None)
+    assert world.make()
     assert world.left() == ["wikitext-103"]
 
 
 def test_without_a_network(world: World):
     with pytest.raises(DataProblem, match=r"refused.*put the file at .*/wikitext-103-v1\.zip$"):
-        world.make(None)
+        world.make()
     assert world.left() == []
 
 
-def test_the_wrong_archive(world: World, tmp_path: Path):
-    with pytest.raises(DataProblem, match=r"^nowhere\.zip: no such file"):
-        world.make(Path("nowhere.zip"))
-    other = pack(tmp_path / "other.zip", members(test="other"))
+def test_the_wrong_archive(world: World):
+    own = pack(world.own(), members(test="other"))
     wanted = world.expected.sums["md5"]
-    with pytest.raises(DataProblem, match=f"^{other}: its MD5 is [0-9a-f]*, but must be {wanted}"):
-        world.make(other)
-    assert world.left() == []
+    with pytest.raises(DataProblem, match=f"^{own}: its MD5 is [0-9a-f]*, but must be {wanted}"):
+        world.make()
+    assert world.left() == [own.name]
 
 
 @pytest.mark.parametrize(
@@ -156,22 +154,25 @@ def test_other_texts(texts: dict[str, str], message: str, world: World):
         for split, text in (TEXTS | texts).items()
     }
     world.pack(files)
+    world.own()
     with pytest.raises(DataProblem, match=message):
-        world.make(world.archive)
-    assert world.left() == []
+        world.make()
+    assert world.left() == ["wikitext-103-v1.zip"]
 
 
 def test_damaged_archives(world: World):
     files = members()
     del files["wikitext-103/wiki.valid.tokens"]
     world.pack(files)
-    with pytest.raises(DataProblem, match=r"no item named 'wikitext-103/wiki\.valid\.tokens'"):
-        world.make(world.archive)
+    world.own()
+    with pytest.raises(DataProblem, match=r"no wiki\.valid\.tokens in it"):
+        world.make()
     world.archive.write_bytes(b"no zip")
     world.trust()
+    world.own()
     with pytest.raises(DataProblem, match="cannot be unpacked: File is not a zip file"):
-        world.make(world.archive)
-    assert world.left() == []
+        world.make()
+    assert world.left() == ["wikitext-103-v1.zip"]
 
 
 def test_an_archive_that_lies_about_its_sizes(world: World):
@@ -183,43 +184,50 @@ def test_an_archive_that_lies_about_its_sizes(world: World):
     lie = file.getvalue().replace((10**6).to_bytes(4, "little"), (90).to_bytes(4, "little"))
     world.archive.write_bytes(lie)
     world.trust()
+    world.own()
     with pytest.raises(DataProblem, match="cannot be unpacked: Bad CRC-32"):
-        world.make(world.archive)
-    assert world.left() == []
+        world.make()
+    assert world.left() == ["wikitext-103-v1.zip"]
 
 
 def test_what_the_user_unpacked_is_counted_once(world: World):
     with zipfile.ZipFile(world.archive) as packed:
         for name in members():
             packed.extract(name, world.root.parent)
-    assert not world.make(None)
+    assert not world.make()
     assert len(world.reports) == 3
-    assert not world.make(None)
+    assert not world.make()
     assert len(world.reports) == 3
     text = world.root / "wiki.valid.tokens"
     text.write_text(TEXTS["valid"] + "more\n")
     with pytest.raises(
-        DataProblem, match=f"^{world.root}: {text.name} has 3 lines, .* remove {world.root}"
+        DataProblem, match=f"^{world.root}: {text.name} has 3 lines, .* get it again, or from"
     ):
-        world.make(None)
+        world.make()
     text.unlink()
     with pytest.raises(DataProblem, match=f"^{text}: missing"):
-        world.make(None)
+        world.make()
 
 
 def test_the_command(world: World, monkeypatch: pytest.MonkeyPatch, capsys):
-    monkeypatch.setattr(room, "WikiText", lambda: world.expected)
+    monkeypatch.setattr(WikiTextSource, "expected", world.expected)
     data = ["--data", str(world.root.parent)]
-    assert command.main(["wikitext103", "--archive", str(world.archive), *data]) == 0
+    assert command.main(["wikitext103", "--from", str(world.archive), *data]) == 0
     shown = capsys.readouterr()
-    assert shown.out == f"{world.root}: 9 words in the vocabulary, ready\n"
+    assert shown.out.splitlines() == [
+        f"{world.archive}: WikiText's zip; unpacked and counted",
+        "  train: 4 lines, 14 tokens, 9 vocabulary, 0.0 MB (zip, unpacked)",
+        "  valid: 2 lines, 4 tokens, 0.0 MB (zip, unpacked)",
+        "  test: 1 lines, 3 tokens, 0.0 MB (zip, unpacked)",
+        f"{world.root}: ready; identical to the official set (checksums)",
+    ]
     assert "unpacking wiki.train.tokens: " in shown.err
     assert command.main(["wikitext103", *data]) == 0
     shown = capsys.readouterr()
     assert "nothing to do" in shown.out
     assert not shown.err
-    assert command.main(["wikitext103", "--archive", "nowhere", "--data", "other"]) == 2
-    assert capsys.readouterr().err == "nowhere: no such file; expected wikitext-103-v1.zip\n"
+    assert command.main(["wikitext103", "--from", "nowhere", "--data", "other"]) == 2
+    assert capsys.readouterr().err == "nowhere: no such file or folder\n"
 
 
 def test_the_real_numbers_agree_with_each_other():

@@ -42,8 +42,8 @@ def test_a_slot_keeps_its_columns(world: int, position: int):
     for t in range(5):
         batches = [batch for rank in steps for batch in rank[t]]
         segment = (position + t) % columns.segments
-        for slot, batch in enumerate(batches):
-            expected = columns.read(2 * slot, 2, segment)
+        for micro_batch, batch in enumerate(batches):
+            expected = columns.read(2 * micro_batch, 2, segment)
             assert batch.tensors["tokens"].equal(expected.tensors["tokens"])
             assert batch.fresh == (segment == 0)
 
@@ -70,6 +70,19 @@ def test_every_word_but_the_first_is_scored_once(length: int, world: int, at_onc
         assert (tokens[there] == wanted[there] - 1).all()
         assert (tokens >= 0).all()
         assert not (there[:, 1:] & ~there[:, :-1]).any()  # only at the end
+
+
+def test_evaluation_has_the_same_batches_on_any_number_of_ranks():
+    text, protocol = np.arange(97, dtype=np.int32), Protocol(4, 8)
+
+    def batches(world: int) -> set[bytes]:
+        return {
+            b"".join(t.numpy().tobytes() for t in batch.tensors.values())
+            for rank in range(world)
+            for batch in evaluation_segments(text, 10, 64, protocol, Shard(rank, world))
+        }
+
+    assert batches(1) == batches(2) == batches(3)
 
 
 def test_segments_of_a_column_follow_one_another():

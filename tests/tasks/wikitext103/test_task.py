@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -42,7 +43,13 @@ def make(root: Path, vocabulary: int = WORDS + 1, **context: int) -> WikiText103
         vocabulary, layers=2, d_model=8, heads=2, d_head=4, d_inner=12, cutoffs=[20, 100]
     )
     data = WikiTextDataOptions("text", "text", segment=6, memory=9, eval_columns=5)
-    fields = {"seed": 0, "micro": 12, "slots": 4, "eval_batch": 4, "data_workers": 0} | context
+    fields: dict[str, Any] = {
+        "seed": 0,
+        "micro": 12,
+        "micro_batches": 4,
+        "eval_batch": 4,
+        "data_workers": 0,
+    } | context
     return WikiText103(model, data, Context(data_root=root, **fields))
 
 
@@ -103,7 +110,7 @@ def test_perplexity(root: Path):
 
 def test_unigrams_with_add_one_smoothing(root: Path):
     """All 401 words once: each has probability 2/802."""
-    name, metrics = make(root).trivial()
+    name, metrics = make(root).baseline_metrics()
     assert name == "unigrams with add-one smoothing"
     assert metrics == {"valid/ppl": pytest.approx(401), "test/ppl": pytest.approx(401)}
 
@@ -127,12 +134,12 @@ def test_protocols_score_the_same_words(root: Path):
     [
         ({"vocabulary": 300}, "401 different words, but the model 300 "),
         ({"micro": 13}, r"batch.micro=13 must be a multiple of data.segment=6"),
-        ({"slots": 400}, "401 training tokens are too few for 800 columns"),
+        ({"micro_batches": 400}, "401 training tokens are too few for 800 columns"),
     ],
 )
 def test_what_does_not_fit_is_said(root: Path, change: dict[str, int], complaint: str):
     with pytest.raises(DataProblem, match=complaint):
-        make(root, **change).check_data()
+        make(root, **change).prepare_data()
 
 
 def test_only_some_protocols(root: Path):
@@ -144,28 +151,28 @@ def test_only_some_protocols(root: Path):
         task.eval_batches("valid_128", Shard())
     task.data_options.protocols = ["256"]
     with pytest.raises(DataProblem, match=r"must be some of \['64', '128'\], not \['256'\]"):
-        task.check_data()
+        task.prepare_data()
 
 
 def test_only_the_first_words(root: Path):
     task = make(root)
     task.data_options.train_first = 80  # 10 for each of 8 columns
     assert task.epoch_units == 72
-    task.check_data()
+    task.prepare_data()
     batches = take(task.train_stream(Shard(), 0), task.steps_per_epoch * 4)
     seen = {word for batch in batches for word in batch.tensors["targets"].flatten().tolist()}
     assert seen <= {*task._text.splits["train"][:80].tolist()}
     assert len(seen) == 72
     task.data_options.train_first = 0
     with pytest.raises(DataProblem, match="train_first: must be at least 1 or null, not 0"):
-        task.check_data()
+        task.prepare_data()
 
 
 def test_a_text_of_another_length_is_refused(root: Path):
     task = make(root)
     task.data_options.train_tokens = 500
     with pytest.raises(DataProblem, match="401 training tokens, but there must be 500"):
-        task.check_data()
+        task.prepare_data()
 
 
 def test_real_text():
@@ -178,7 +185,7 @@ def test_real_text():
     )
     data = WikiTextDataOptions("wikitext-2", "wikitext-2", segment=32, memory=32)
     task = WikiText103(model, data, Context(0, 256, 2, 10, 0, root))
-    task.check_data()
+    task.prepare_data()
     (batch,) = take(task.train_stream(Shard(), 3), 1)
     out = task.loss(task.build_model(), batch, None)
     assert out.total.item() / float(out.weight) == pytest.approx(math.log(33_278), rel=0.3)

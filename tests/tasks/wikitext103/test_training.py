@@ -10,12 +10,11 @@ import torch
 
 from engine.config import RunConfig, read_config
 from engine.distributed import Group
-from engine.plan import make_plan, slots_of
-from engine.tracking import read_rows
+from engine.plan import make_plan, micro_batches_of
+from engine.records import read_rows
 from engine.trainer import Trainer
-from scripts import launch
-from scripts.train import make_task
-from tasks.wikitext103.task import WikiText103
+from launch.compose import compose
+from launch.run_spec import make_task
 from tests.engine.toy import run_world
 
 ALONE = Group(0, 1, torch.device("cpu"))
@@ -30,14 +29,14 @@ def config_of(data: Path) -> RunConfig:
         "tracking.log_every='2 steps'",
         "evaluation.every='14 steps'",
     ]
-    config = read_config(launch.compose(words))
+    config = read_config(compose(words))
     return replace(config, hardware=replace(config.hardware, processes=1))
 
 
 def make_trainer(config: RunConfig, group: Group, folder: Path) -> Trainer:
     folder.mkdir(exist_ok=True)
-    task = make_task(WikiText103, config, slots_of(config, group.world))
-    task.check_data()
+    task = make_task(config, micro_batches_of(config, group.world))
+    task.prepare_data()
     plan = make_plan(config, task.unit, task.steps_per_epoch, group.world)
     return Trainer(config, plan, task, group, folder, "wiki")
 
@@ -47,7 +46,7 @@ def weights(trainer: Trainer) -> list[torch.Tensor]:
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    timed = ("wall_s", "speed/units_per_s")
+    timed = ("wall_s", "speed/units_per_s", "speed/data_wait")
     return [
         {k: v for k, v in r.items() if k not in timed} for r in read_rows(folder / "metrics.jsonl")
     ]
@@ -85,7 +84,7 @@ def train_in_a_world(group: Group, folder: Path) -> None:
 
 
 def test_worlds_of_one_and_two_learn_the_same(tmp_path: Path):
-    """Columns, memories and dropout belong to slots, not to processes."""
+    """Columns, memories and dropout belong to micro-batches, not to processes."""
     train_in_a_world(ALONE, tmp_path)
     run_world(2, train_in_a_world, tmp_path)
     one, two = (torch.load(tmp_path / f"world-{n}.pt") for n in (1, 2))

@@ -266,10 +266,14 @@ def test_what_is_not_whole_must_be_removed(world: World):
     world.make()
     file = world.root / "train.de"
     file.write_text("other")
-    with pytest.raises(DataProblem, match=f"^{file}: its SHA-256 .* remove the folder to have it"):
+    with pytest.raises(
+        DataProblem, match=f"^{file}: its SHA-256 .* move the folder elsewhere to have it"
+    ):
         world.make()
     file.unlink()
-    with pytest.raises(DataProblem, match=f"^{file}: missing, .* remove the folder to have it"):
+    with pytest.raises(
+        DataProblem, match=f"^{file}: missing, .* move the folder elsewhere to have it"
+    ):
         world.make()
 
 

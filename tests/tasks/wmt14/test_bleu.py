@@ -10,7 +10,8 @@ import pytest
 import sacrebleu
 from sacremoses import MosesTokenizer  # type: ignore[import-untyped]
 
-from tasks.wmt14.bleu import bleu, count_bleu, signature
+from tasks.wmt14.bleu import TOKENS, bleu, count_bleu, signature
+from tasks.wmt14.moses import tokenize
 
 TEXT = "der die das Haus ist groß , klein . Die E-Mail-Adresse 3,5 % z.B. „so“ & <b>"
 
@@ -38,11 +39,7 @@ def test_parts_add_up_to_sacrebleus_score(parts: int):
     hypotheses, references = corpus(60, seed=parts)
     found = in_parts(hypotheses, references, parts)
     assert found["sacrebleu"] == sacrebleu.corpus_bleu(hypotheses, [references]).score
-    moses = MosesTokenizer("de")
-    tokenised = [
-        [moses.tokenize(x, aggressive_dash_splits=True, return_str=True, escape=False) for x in s]
-        for s in (hypotheses, references)
-    ]
+    tokenised = [[tokenize(line) for line in side] for side in (hypotheses, references)]
     expected = sacrebleu.corpus_bleu(tokenised[0], [tokenised[1]], tokenize="none", force=True)
     assert found["token_bleu"] == expected.score
     assert 20 < found["sacrebleu"] < 100
@@ -63,12 +60,70 @@ def test_hyphens_are_split_for_token_bleu_only():
     assert whole["token_bleu/total_1"] == 4  # Die E @-@ Mail
 
 
-def test_the_signature():
-    assert signature().startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.")
+def test_the_signature_names_the_tokens_of_both_scores():
+    ours, theirs = signature().split("; ")
+    assert ours.startswith("sacrebleu nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.")
+    assert theirs == ours.replace("sacrebleu", "token_bleu").replace("tok:13a", f"tok:{TOKENS}")
+
+
+class PeriodsAlwaysSplit(MosesTokenizer):  # type: ignore[misc]
+    """sacremoses's English rules without its list of abbreviations."""
+
+    def __init__(self) -> None:
+        super().__init__("en")
+
+    def handles_nonbreaking_prefixes(self, text: str) -> str:
+        words = text.split()
+        return " ".join(f"{w[:-1]} ." if len(w) > 1 and w.endswith(".") else w for w in words)
+
+
+@pytest.mark.parametrize(
+    ("line", "tokens"),
+    [
+        ("Die E-Mail von Dr. Maier, z.B. heute.", "Die E @-@ Mail von Dr . Maier , z.B . heute ."),
+        ("5,300 Euro, 3,5 %, oder 7,", "5,300 Euro , 3,5 % , oder 7 ,"),
+        ("Rock'n'Roll ist's der 1990's", "Rock 'n'Roll ist 's der 1990 's"),
+        ("„So ...“ sagt er: 'nein.'", "„ So ... “ sagt er : ' nein . '"),
+        ("x_y 2² ½ & <b>", "x _ y 2 ² ½ & < b >"),
+        (" \t\x01 ", ""),
+    ],
+)
+def test_tokens_of_the_reference(line: str, tokens: str):
+    """Frozen from NeMo 0.8.1's `tokenize_en`, unescaped."""
+    assert tokenize(line) == tokens
 
 
 @pytest.mark.skipif("DATA_ROOT" not in os.environ, reason="DATA_ROOT is not set")
-def test_real_sentences():
+def test_newstest2014_as_another_implementation_of_moses_reads_it():
     folder = Path(os.environ["DATA_ROOT"]) / "newstest"
-    en, de = ((folder / f"test.{x}").read_text().split("\n")[:200] for x in ("en", "de"))
-    assert in_parts(en, de, 3)["sacrebleu"] == sacrebleu.corpus_bleu(en, [de]).score
+    moses = PeriodsAlwaysSplit()
+    for side in ("en", "de"):
+        for line in (folder / f"test.{side}").read_text().splitlines():
+            theirs = moses.tokenize(line, aggressive_dash_splits=True, escape=False)
+            assert tokenize(line).split() == theirs
+
+
+# What NeMo 0.8.1's own corpus_bleu (tokenize "fairseq" and "13a") gives for newstest2014's German
+# text without every n-th word, and for its English text. German rules with abbreviations give a
+# Token-BLEU of 70.2172, 34.9282 and 2.9845.
+FROZEN = {
+    7: (70.23503095347525, 69.64479145422924),
+    4: (35.02829402163273, 32.40224774663005),
+    None: (3.0537082802133364, 2.754502903088081),
+}
+
+
+@pytest.mark.parametrize("left_out", FROZEN)
+@pytest.mark.skipif("DATA_ROOT" not in os.environ, reason="DATA_ROOT is not set")
+def test_scores_of_the_reference_on_newstest2014(left_out: int | None):
+    folder = Path(os.environ["DATA_ROOT"]) / "newstest"
+    en, de = ((folder / f"test.{side}").read_text().splitlines() for side in ("en", "de"))
+    hypotheses = en
+    if left_out is not None:
+        hypotheses = [
+            " ".join(w for i, w in enumerate(line.split(), 1) if i % left_out) for line in de
+        ]
+    found = in_parts(hypotheses, de, 3)
+    token_bleu, sacre = FROZEN[left_out]
+    assert found["token_bleu"] == pytest.approx(token_bleu, abs=1e-12)
+    assert found["sacrebleu"] == pytest.approx(sacre, abs=1e-12)

@@ -73,7 +73,7 @@ def test_what_is_there_is_kept_or_refused(root: Path):
     assert {file: file.stat().st_mtime_ns for file in root.iterdir()} == before
     file = root / "valid.de"
     file.write_text("other\n")
-    with pytest.raises(DataProblem, match=f"^{file}: not the made-up text; remove {root}"):
+    with pytest.raises(DataProblem, match=f"^{file}: not the made-up text; move {root}"):
         make_made_up(root)
     file.unlink()
     with pytest.raises(DataProblem, match=f"^{file}: not the made-up text"):

@@ -20,9 +20,12 @@ def some_lengths(pairs: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def shapes(
-    slots: list[np.ndarray], source: np.ndarray, target: np.ndarray
+    micro_batches: list[np.ndarray], source: np.ndarray, target: np.ndarray
 ) -> list[tuple[int, ...]]:
-    return [(len(slot), int(source[slot].max()), int(target[slot].max())) for slot in slots]
+    return [
+        (len(micro_batch), int(source[micro_batch].max()), int(target[micro_batch].max()))
+        for micro_batch in micro_batches
+    ]
 
 
 @given(lengths, st.integers(60, 700), st.sampled_from([1, 4, 8]), st.integers(0, 3))
@@ -30,11 +33,11 @@ def shapes(
 def test_every_pair_is_once_in_a_slot_that_fits(pairs, budget, multiple, epoch):
     source, target = np.array(pairs).T
     packing = Packing(source, target, budget, multiple)
-    slots = packing.slots(1, epoch)
-    assert len(slots) == len(packing)
-    assert sorted(np.concatenate(slots)) == [*range(len(pairs))]
+    micro_batches = packing.micro_batches(1, epoch)
+    assert len(micro_batches) == len(packing)
+    assert sorted(np.concatenate(micro_batches)) == [*range(len(pairs))]
     padded, odd = 0, 0
-    for number, widest_source, widest_target in shapes(slots, source, target):
+    for number, widest_source, widest_target in shapes(micro_batches, source, target):
         width = widest_source + widest_target
         assert number * width <= budget
         padded += number * width
@@ -50,11 +53,13 @@ def test_every_pair_is_once_in_a_slot_that_fits(pairs, budget, multiple, epoch):
 def test_epochs_have_equal_shapes(pairs, seed, epoch):
     source, target = np.array(pairs).T
     packing = Packing(source, target, 300)
-    here, there = packing.slots(seed, epoch), packing.slots(5, 0)
+    here, there = packing.micro_batches(seed, epoch), packing.micro_batches(5, 0)
     assert sorted(shapes(here, source, target)) == sorted(shapes(there, source, target))
 
-    def widths(slots):  # of the pairs of each slot, in the order of the line
-        return sorted([(int(source[i]), int(target[i])) for i in slot] for slot in slots)
+    def widths(micro_batches):  # of the pairs of each micro-batch, in the order of the line
+        return sorted(
+            [(int(source[i]), int(target[i])) for i in micro_batch] for micro_batch in micro_batches
+        )
 
     assert widths(here) == widths(there)
 
@@ -63,16 +68,18 @@ def test_the_order_is_a_function_of_seed_and_epoch():
     source, target = some_lengths(3000)
 
     def order(seed, epoch):
-        slots = Packing(source, target, 600).slots(seed, epoch)
-        return [slot.tolist() for slot in slots]
+        micro_batches = Packing(source, target, 600).micro_batches(seed, epoch)
+        return [micro_batch.tolist() for micro_batch in micro_batches]
 
     first = order(1, 0)
     assert order(1, 0) == first
     for seed, epoch in ((1, 1), (2, 0)):
         other = order(seed, epoch)
-        assert [*map(len, other)] != [*map(len, first)]  # slots are elsewhere
-        together = {frozenset(slot) for slot in first}
-        assert sum(frozenset(slot) in together for slot in other) < len(first) / 4  # and changed
+        assert [*map(len, other)] != [*map(len, first)]  # micro-batches are elsewhere
+        together = {frozenset(micro_batch) for micro_batch in first}
+        assert (
+            sum(frozenset(micro_batch) in together for micro_batch in other) < len(first) / 4
+        )  # and changed
 
 
 def test_a_pair_that_does_not_fit_is_told():

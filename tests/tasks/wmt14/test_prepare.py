@@ -20,16 +20,8 @@ import pytest
 
 from tasks.base import DataProblem
 from tasks.download import Patience
-from tasks.wmt14.prepare import (
-    FILES,
-    NEWS_COMMENTARY,
-    NEWSTEST_2013,
-    NEWSTEST_2014,
-    Corpus,
-    Wmt,
-    prepare,
-    read_statistics,
-)
+from tasks.wmt14.prepare import FILES, prepare, read_statistics
+from tasks.wmt14.statmt import NEWS_COMMENTARY, NEWSTEST_2013, NEWSTEST_2014, Corpus, Wmt
 
 Texts = tuple[bytes, bytes]  # English, German
 
@@ -173,7 +165,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     server.server_close()
 
 
-COMPLETE = sorted([*FILES, "statistics.json"])
+COMPLETE = sorted([*FILES, "manifest.json", "statistics.json"])
 
 
 def test_all_is_downloaded_and_paired(world: World):
@@ -219,7 +211,7 @@ def test_strict_wmt14(world: World):
     assert world.make(news_commentary="v9")
     assert world.read("train.en")[-1] == "nine sentence 1 ."
     with pytest.raises(
-        DataProblem, match=r"made of .*commentary-v9.*must be of .*-v11.* remove tr"
+        DataProblem, match=r"made of .*commentary-v9.*must be of .*-v11.* name another folder"
     ):
         world.make()
     with pytest.raises(DataProblem, match=r"must be one of \['v11', 'v9'\], not 'v10'"):
@@ -366,14 +358,16 @@ def test_files_of_others_are_never_replaced(world: World):
     world.root.mkdir(parents=True)
     own = world.root / "train.de"
     own.write_text("mine\n")
-    with pytest.raises(DataProblem, match=f"^{own}: statistics.json does not know a file of 5 by"):
+    with pytest.raises(DataProblem, match=f"^{own}: a file of 5 bytes that was not prepared"):
         world.make()
     assert own.read_text() == "mine\n"
     own.unlink()
     world.make()
     for text in ("no json", "[]", '{"bytes": {}}'):
         (world.root / "statistics.json").write_text(text)
-        with pytest.raises(DataProblem, match=r"train\.en: statistics\.json does not know"):
+        with pytest.raises(
+            DataProblem, match=r"train\.en: a file of [0-9,]+ bytes that was not prepared"
+        ):
             world.make()
 
 

@@ -6,6 +6,7 @@ import math
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sacrebleu
@@ -51,7 +52,13 @@ def make(root: Path, backend: str = "own", variant: str = "nemo", **context: int
         variant=variant,
     )
     data = Wmt14DataOptions("pairs", "pairs", extra=4)
-    fields = {"seed": 0, "micro": 400, "slots": 4, "eval_batch": 7, "data_workers": 0} | context
+    fields: dict[str, Any] = {
+        "seed": 0,
+        "micro": 400,
+        "micro_batches": 4,
+        "eval_batch": 7,
+        "data_workers": 0,
+    } | context
     return Wmt14(model, data, Context(data_root=root, **fields))
 
 
@@ -76,8 +83,8 @@ def test_contract(root: Path):
 
 
 def test_micro_batches_keep_the_budget_and_lose_no_pair(root: Path):
-    task = make(root, slots=1)
-    task.check_data()
+    task = make(root, micro_batches=1)
+    task.prepare_data()
     batches = take(task.train_stream(Shard(), 0), task.steps_per_epoch)
     assert all(batch.units <= 400 for batch in batches)
     assert sum(len(batch.tensors["source"]) for batch in batches) == len(task._corpus.train)
@@ -111,7 +118,7 @@ def test_the_loss_is_the_smoothed_mean_over_target_tokens(root: Path):
 
 def test_metrics_are_those_of_the_translations(root: Path):
     task = make(root, eval_batch=64)
-    task.check_data()
+    task.prepare_data()
     model = float64_model(task)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -166,8 +173,8 @@ def test_the_alias_of_fairseqs_model_follows_it(root: Path):
 
 def test_copying_the_source_is_what_to_beat(root: Path):
     task = make(root)
-    task.check_data()
-    name, metrics = task.trivial()
+    task.prepare_data()
+    name, metrics = task.baseline_metrics()
     assert name == "copying the source"
     assert set(metrics) == {
         f"{s}/{m}" for s in ("valid", "test") for m in ("sacrebleu", "token_bleu")
@@ -194,7 +201,7 @@ def test_too_little_text_for_a_step(root: Path):
     with pytest.raises(
         DataProblem, match=r"micro-batches of 400 tokens are fewer than the 9,999 of"
     ):
-        make(root, slots=9999).check_data()
+        make(root, micro_batches=9999).prepare_data()
 
 
 @pytest.mark.skipif("DATA_ROOT" not in os.environ, reason="DATA_ROOT is not set")
@@ -205,11 +212,11 @@ def test_real_pairs():
         Wmt14DataOptions("multi30k", "multi30k"),
         Context(0, 4096, 2, 64, 0, Path(os.environ["DATA_ROOT"])),
     )
-    task.check_data()
+    task.prepare_data()
     (batch,) = take(task.train_stream(Shard(1, 2), 5), 1)
     model = float64_model(task)
     with torch.no_grad():
         out = task.loss(model, batch, None)
     assert out.total.item() / float(out.weight) == pytest.approx(math.log(4000), rel=0.2)
-    _, metrics = task.trivial()
+    _, metrics = task.baseline_metrics()
     assert 0 < metrics["test/sacrebleu"] < 10
