@@ -1,7 +1,7 @@
 """Checkpoints that survive kills, full disks and damaged files.
 
 A checkpoint is `step-00001234.pt`, written by torch.save, and its manifest `step-00001234.json`
-with size and SHA-256, because torch.load gives back a file with a flipped byte without a word.
+with size and SHA-256, because torch.load reads a file with a flipped byte without complaint.
 Both are written under a temporary name, synchronised to the disk and renamed, the manifest last:
 a checkpoint without a manifest does not exist. `best.pt` is a hard link to the best, or a copy.
 """
@@ -32,7 +32,7 @@ PAUSES = (0.1, 0.5, 2.0)  # seconds before each further attempt to save
 LISTED = 20  # lines of differing settings in a message
 # Bytes of the archive beside the tensors' own: for each of them, and once.
 PER_TENSOR, ONCE = 1 << 10, 1 << 16
-# With dicts, lists and tuples of these a state can be read back without running what a file says.
+# States of these in dicts, lists and tuples are read back without executing code from a file.
 PLAIN = {type(None), bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size}
 DATA = re.compile(r"(step-\d{8,}|best)\.pt")
 NOTE = re.compile(r"step-\d{8,}\.json")
@@ -40,7 +40,7 @@ TEMPORARY = re.compile(r"(step-\d{8,}|best)\.(pt|json)\.tmp")
 
 
 class CheckpointError(Exception):
-    """A run can't save, or can't go on from what is there; the message is for the user."""
+    """A run can't save, or can't resume from what is there; the message is for the user."""
 
 
 class CannotSaveError(CheckpointError):
@@ -252,7 +252,7 @@ class CheckpointStore:
             with path.open("rb") as file:
                 step = manifest.step_of(file)
                 file.seek(0)
-                return Loaded(step, _read_state(file), path)
+                return Loaded(step, read_state(file), path)
         except OSError as error:
             raise DamagedError(f"it can't be read ({error.strerror})") from None
 
@@ -337,7 +337,7 @@ def _write_state(path: Path, state: dict[str, Any]) -> tuple[int, str]:
         return file.tell(), hashing.sha256.hexdigest()
 
 
-def _read_state(file: BufferedReader) -> dict[str, Any]:
+def read_state(file: BufferedReader) -> dict[str, Any]:
     """A state from a file that is what was written; runs nothing that the file asks for."""
     try:
         state = torch.load(file, map_location="cpu", weights_only=True, mmap=False)

@@ -1,28 +1,31 @@
-"""The whole vocabulary of a run: what may stand in `run.yaml`, and a strict reader for it.
+"""The schema of a run: everything that `run.yaml` may hold, with types and ranges.
 
-Plain dataclasses. The launcher reads what Hydra composed through `read_config`, and so do the
-workers with the frozen file; every problem is collected, so that one message has them all.
+Plain dataclasses. The launcher reads what Hydra composed, the workers read the frozen file.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import math
-import types
-import typing
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-PRECISIONS = ("fp32", "bf16", "fp16", "fp64")
-DEVICES = ("auto", "cpu", "cuda")
+from engine.provenance import fingerprint
+from engine.schema import OneOf, Within, read_fields
+from optim.schedules import FLOORS, SHAPES, WARMUPS
+
 SCALES = ("paper", "mini", "smoke")
-CLUSTERS = ("local", "slurm")
+WANDB_MODES = ("off", "offline", "online", "auto")
+
+
+AUTO = OneOf(("auto",))
+Count = Annotated[int, Within(1)]
+CountOrAuto = Annotated[int | str, Within(1), AUTO]
 
 
 @dataclass(frozen=True)
 class TaskConfig:
-    """Which subject."""
+    """Which task."""
 
     name: str
 
@@ -31,42 +34,43 @@ class TaskConfig:
 class BatchConfig:
     """Units of one step over all processes, and of one micro-batch: both are science."""
 
-    global_size: int
-    micro: int
+    global_size: Count
+    micro: Count
 
 
 @dataclass(frozen=True)
 class DecayConfig:
     """Which parameters decay: "all" or "matrices", and rules {pattern: {option: value}}.
 
-    A rule's options are the optimizer's own (its lr follows the schedule too), and `per_weight`.
+    A rule's options are the optimizer's own; its lr follows the schedule too.
     """
 
-    apply_to: str = "all"
-    rules: dict[str, Any] = field(default_factory=dict)
+    apply_to: Annotated[str, OneOf(("all", "matrices"))] = "all"
+    rules: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ScheduleConfig:
     """The learning rate over the steps; warmup is a duration ("500 steps", "5 %")."""
 
-    shape: str
+    shape: Annotated[str, OneOf(SHAPES)]
     warmup: str = "0 steps"
-    warmup_from: str = "zero"
-    power: float = 2.0
-    floor: float = 0.0
-    floor_mode: str = "add"
-    start: float = 0.0  # the learning rate that a warm-up begins with
+    warmup_from: Annotated[str, OneOf(WARMUPS)] = "zero"
+    power: Annotated[float, Within(0)] = 2.0
+    floor: Annotated[float, Within(0)] = 0.0
+    floor_mode: Annotated[str, OneOf(FLOORS)] = "add"
+    start: Annotated[float, Within(0)] = 0.0  # the learning rate at which a warm-up begins
     milestones: list[str] = field(default_factory=list)  # durations: where a staircase steps down
-    factor: float = 0.1
+    factor: Annotated[float, Within(0)] = 0.1
 
 
 @dataclass(frozen=True)
 class GradientConfig:
     """What happens to gradients before the step; larc holds Larc's options."""
 
-    clip_norm: float | None = None
+    clip_norm: Annotated[float | None, Within(0, above=True)] = None
     larc: dict[str, Any] | None = None
+    decay_before_larc: bool = False  # L2 of SGD and Adam becomes part of what is clipped and scaled
 
 
 @dataclass(frozen=True)
@@ -74,8 +78,8 @@ class EvaluationConfig:
     """How often (a duration) and with how many examples at a time."""
 
     every: str = "1 epochs"
-    batch: int = 128
-    final: bool = True  # at the end also what is only evaluated there, as the test set
+    batch: Count = 128
+    final: bool = True  # whether the end also evaluates what is only evaluated there: the test set
 
 
 @dataclass(frozen=True)
@@ -83,43 +87,46 @@ class CheckpointConfig:
     """How often (a duration), and how many of the last to keep beside the best."""
 
     every: str = "1 epochs"
-    keep: int = 2
+    keep: Count = 2
 
 
 @dataclass(frozen=True)
 class HardwareConfig:
     """Where it runs; may change processes, precision and accumulation, never the science."""
 
-    device: str = "auto"
-    processes: int | str = "auto"  # on all nodes together
-    nodes: int = 1
-    precision: str = "fp32"
-    compile: bool = False
+    device: Annotated[str, OneOf(("auto", "cpu", "cuda"))] = "auto"
+    processes: CountOrAuto = "auto"  # on all nodes together
+    nodes: Count = 1
+    precision: Annotated[str, OneOf(("auto", "fp32", "bf16", "fp16", "fp64"))] = "fp32"
+    compile: bool = False  # the models, by torch.compile
+    checkpoint_activations: bool = False  # less memory for a third more work (LibriSpeech)
     channels_last: bool = False
     tf32: bool = False
     deterministic: bool = False
-    threads: int | str = "auto"
-    data_workers: int = 0
-    tflops: float = 1.0  # sustained, per process: what estimates of hours rest on
-    timeout_s: float = 600.0  # of a collective operation
-    max_restarts: int = 3
+    profile: str | None = None  # START:STOP, steps that are traced into the run's folder
+    threads: CountOrAuto = "auto"  # of each process
+    data_workers: Annotated[int | str, Within(0, 1024), AUTO] = 0  # of each process
+    # Sustained by a process, for estimates; "auto": assumed by task and device.
+    tflops: Annotated[float | str, Within(0, above=True), AUTO] = 1.0
+    timeout_s: Annotated[float, Within(1, 1e6)] = 600.0  # of a collective operation
+    max_restarts: Annotated[int, Within(0)] = 3
 
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """Who starts a run, this call or Slurm, and what Slurm is asked for; null is its default."""
+    """What starts a run, this command or Slurm, and what is requested; null is Slurm's default."""
 
-    kind: str = "local"
+    kind: Annotated[str, OneOf(("local", "slurm"))] = "local"
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
-    time: int = 1440  # minutes until a run is saved and queued again
-    gpus_per_node: int | str = "auto"  # one for each process on a GPU
-    cpus_per_node: int | str = "auto"  # one for each process and each of its data workers
+    time: Count = 1440  # minutes until a run is saved and queued again
+    gpus_per_node: Annotated[int | str, Within(0), AUTO] = "auto"  # one for each process on a GPU
+    cpus_per_node: CountOrAuto = "auto"  # one for each process and each of its data workers
     mem: str | None = None  # of a node, "64G"
-    array_parallelism: int = 8  # jobs at once where many are submitted
+    array_parallelism: Count = 8  # jobs at once where many are submitted
     requeue: bool = True  # a run that was stopped before its end
-    signal_before_s: int = 120  # before the end of `time`: to save a checkpoint
+    signal_before_s: Count = 120  # before the end of `time`: to save a checkpoint
     python: str | None = None  # the interpreter there, where it is not this one
     setup: list[str] = field(default_factory=list)  # shell commands before the run
     options: dict[str, Any] = field(default_factory=dict)  # further ones of sbatch
@@ -127,21 +134,24 @@ class ClusterConfig:
 
 @dataclass(frozen=True)
 class TrackingConfig:
-    """W&B ("off", "offline", "online", "auto") and how often a row is logged."""
+    """Where curves go besides metrics.jsonl, and how often a row is logged."""
 
-    wandb: str = "off"
+    wandb: Annotated[str, OneOf(WANDB_MODES)] = "off"  # "auto": online where a key is configured
     project: str = "novograd-repro"
     entity: str | None = None
+    tags: list[str] = field(default_factory=list)  # further ones, of W&B
+    sweep: str | None = None  # the sweep or study that the run belongs to: W&B's group
+    artifacts: Annotated[str, OneOf(("none", "best", "all"))] = "none"  # checkpoints W&B keeps
+    tensorboard: bool = False  # event files in the run's folder
     log_every: str = "10 steps"
 
 
 @dataclass(frozen=True)
 class PathsConfig:
-    """Folders, absolute or relative to where the launcher is called."""
+    """Folders, absolute or relative to the current folder."""
 
     data: str = "data"
     outputs: str = "outputs"
-    records: str = "results/runs"
 
 
 @dataclass(frozen=True)
@@ -149,8 +159,8 @@ class RunConfig:
     """One run, complete."""
 
     experiment: str
-    scale: str
-    seed: int
+    scale: Annotated[str, OneOf(SCALES)]
+    seed: Annotated[int, Within(0)]
     task: TaskConfig
     model: dict[str, Any]
     data: dict[str, Any]
@@ -158,7 +168,12 @@ class RunConfig:
     batch: BatchConfig
     optimizer: dict[str, Any]
     schedule: ScheduleConfig
-    init_gain: float = 1.0  # what initial weights are multiplied with
+    init_gain: Annotated[float, Within(0, above=True)] = 1.0  # multiplies initial weights
+    init_from: str | None = None  # an export or a checkpoint whose weights the run begins with
+    init_sha256: str | None = None  # of these weights; found where it is not given
+    lr_per_tensor: Annotated[str, OneOf(("uniform", "sqrt_size"))] = (
+        "uniform"  # sqrt_size: × √numel
+    )
     decay: DecayConfig = field(default_factory=DecayConfig)
     gradient: GradientConfig = field(default_factory=GradientConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
@@ -170,7 +185,26 @@ class RunConfig:
 
 
 # Left out of the fingerprint.
-NOT_SCIENCE = ("hardware", "tracking", "cluster", "paths", "checkpoint.keep")
+NOT_SCIENCE = (
+    "hardware",
+    "tracking",
+    "cluster",
+    "paths",
+    "checkpoint.keep",
+    "init_from",
+    "optimizer.fused",
+)
+# Options that were added after runs had been recorded, with their defaults: a run that does not
+# use one keeps its fingerprint.
+ADDED_LATER: dict[str, Any] = {
+    "data.batching": "similar",
+    "data.filter_by": "recorded",
+    "data.masks_over": "utterance",
+    "data.preprocessing": "torchvision",
+    "gradient.decay_before_larc": False,
+    "init_sha256": None,
+    "lr_per_tensor": "uniform",
+}
 
 
 class ConfigProblem(Exception):
@@ -186,146 +220,56 @@ class ConfigProblem(Exception):
 def read_config(raw: Any) -> RunConfig:
     """A RunConfig from nested dicts; raises ConfigProblem with everything that is wrong."""
     problems: list[str] = []
-    config = read_dataclass(RunConfig, raw, "", problems)
-    if config is not None and not problems:
-        problems += check_values(config)
-    if problems or config is None:
+    values = read_fields(RunConfig, raw, "", problems)
+    problems += check_combinations(values)
+    if problems:
         raise ConfigProblem(problems)
-    return config  # type: ignore[no-any-return]
+    return RunConfig(**values)
 
 
-def read_dataclass(kind: type, raw: Any, where: str, problems: list[str]) -> Any:
-    """An instance, or None after adding to `problems`; `where` is the dotted path so far."""
-    if not isinstance(raw, dict):
-        problems.append(f"{where or 'the configuration'} must be a mapping, not {raw!r}")
-        return None
-    hints = typing.get_type_hints(kind)
-    fields = {f.name: f for f in dataclasses.fields(kind)}
-    for key in raw:
-        if key not in fields:
-            problems.append(f"{_join(where, key)} is not a known key{did_you_mean(key, fields)}")
-    values: dict[str, Any] = {}
-    before = len(problems)
-    for name, f in fields.items():
-        if name in raw:
-            values[name] = _read_value(hints[name], raw[name], _join(where, name), problems)
-        elif f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
-            problems.append(f"{_join(where, name)} is missing")
-    return kind(**values) if len(problems) == before else None
-
-
-def did_you_mean(word: Any, known: typing.Iterable[str]) -> str:
-    """A hint to the closest known word, or the list of all."""
-    names = list(known)
-    close = difflib.get_close_matches(str(word), names, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(names)}"
-
-
-def _join(where: str, key: Any) -> str:
-    return f"{where}.{key}" if where else str(key)
-
-
-def _read_value(hint: Any, raw: Any, where: str, problems: list[str]) -> Any:
-    if dataclasses.is_dataclass(hint):
-        return read_dataclass(typing.cast(type, hint), raw, where, problems)
-    allowed = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    for kind in allowed:
-        ok, value = _fits(kind, raw)
-        if ok:
-            return value
-    names = " or ".join(_name(kind) for kind in allowed)
-    problems.append(f"{where} must be {names}, not {raw!r}")
-    return None
-
-
-def _fits(kind: Any, raw: Any) -> tuple[bool, Any]:
-    """Whether a YAML value is of a kind, and the value: 1 may stand for 1.0, never True for 1."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if kind is type(None):
-        return raw is None, None
-    if kind is float:
-        ok = isinstance(raw, int | float) and not isinstance(raw, bool)
-        return ok, float(raw) if ok else None
-    if kind is int:
-        return isinstance(raw, int) and not isinstance(raw, bool), raw
-    if origin is list:
-        if not isinstance(raw, list):
-            return False, None
-        items = [_fits(arguments[0], item) for item in raw]
-        return all(ok for ok, _ in items), [item for _, item in items]
-    if origin is dict:
-        return isinstance(raw, dict), raw
-    return isinstance(raw, kind), raw
-
-
-def _name(kind: Any) -> str:
-    names = {int: "an integer", float: "a number", str: "a text", bool: "true or false"}
-    if kind is type(None):
-        return "null"
-    if typing.get_origin(kind) is list:
-        return "a list"
-    return names.get(kind, "a mapping")
-
-
-def check_values(config: RunConfig) -> list[str]:
-    """What types can't say: ranges and names."""
+def check_combinations(values: dict[str, Any]) -> list[str]:
+    """What is wrong between two values of one section."""
     problems = []
-
-    def one_of(name: str, value: Any, known: tuple[str, ...]) -> None:
-        if value not in known:
-            problems.append(f"{name} must be one of {', '.join(known)}, not {value!r}")
-
-    def at_least(name: str, value: float, least: float, *, strictly: bool = False) -> None:
-        bad = not math.isfinite(value) or value < least or (strictly and value == least)
-        if bad:
-            words = f"more than {least:g}" if strictly else f"at least {least:g}"
-            problems.append(f"{name} must be finite and {words}, not {value!r}")
-
-    hardware = config.hardware
-    one_of("scale", config.scale, SCALES)
-    one_of("decay.apply_to", config.decay.apply_to, ("all", "matrices"))
-    one_of("hardware.device", hardware.device, DEVICES)
-    one_of("hardware.precision", hardware.precision, PRECISIONS)
-    one_of("tracking.wandb", config.tracking.wandb, ("off", "offline", "online", "auto"))
-    one_of("cluster.kind", config.cluster.kind, CLUSTERS)
-
-    def number_or_auto(name: str, value: int | str, least: int) -> None:
-        if isinstance(value, int):
-            at_least(name, value, least)
-        elif value != "auto":
-            problems.append(f"{name} must be a number or 'auto', not {value!r}")
-
-    number_or_auto("hardware.processes", hardware.processes, 1)
-    number_or_auto("hardware.threads", hardware.threads, 1)
-    number_or_auto("cluster.gpus_per_node", config.cluster.gpus_per_node, 0)
-    number_or_auto("cluster.cpus_per_node", config.cluster.cpus_per_node, 1)
-    at_least("hardware.nodes", hardware.nodes, 1)
-    if isinstance(hardware.processes, int) and hardware.nodes > 0:
+    if values.get("init_from") is not None and values.get("init_gain", 1.0) != 1:
+        problems.append("init_gain multiplies random weights: with init_from it must be 1")
+    if values.get("init_from") is None and values.get("init_sha256") is not None:
+        problems.append("init_sha256 is the sum of init_from's weights, which is missing")
+    hardware, cluster = values.get("hardware"), values.get("cluster")
+    if hardware is not None and hardware.profile is not None:
+        start, _, stop = hardware.profile.partition(":")
+        if not (start.isdecimal() and stop.isdecimal() and int(start) < int(stop)):
+            given = f"not {hardware.profile!r}"
+            problems.append(f"hardware.profile must be START:STOP, such as 10:15, {given}")
+    if hardware is not None and isinstance(hardware.processes, int):
         each, rest = divmod(hardware.processes, hardware.nodes)
         if rest:
             problems.append(
                 f"hardware.processes={hardware.processes} do not divide among hardware.nodes="
                 f"{hardware.nodes}: {hardware.processes} = {each} × {hardware.nodes} + {rest}"
             )
-    at_least("seed", config.seed, 0)
-    at_least("init_gain", config.init_gain, 0, strictly=True)
-    at_least("batch.global_size", config.batch.global_size, 1)
-    at_least("batch.micro", config.batch.micro, 1)
-    at_least("evaluation.batch", config.evaluation.batch, 1)
-    at_least("checkpoint.keep", config.checkpoint.keep, 1)
-    at_least("hardware.data_workers", hardware.data_workers, 0)
-    at_least("hardware.tflops", hardware.tflops, 0, strictly=True)
-    at_least("hardware.timeout_s", hardware.timeout_s, 0, strictly=True)
-    at_least("hardware.max_restarts", hardware.max_restarts, 0)
-    cluster = config.cluster
-    at_least("cluster.time", cluster.time, 1)
-    at_least("cluster.array_parallelism", cluster.array_parallelism, 1)
-    at_least("cluster.signal_before_s", cluster.signal_before_s, 1)
-    if cluster.signal_before_s >= 60 * cluster.time:
+    if cluster is not None and cluster.signal_before_s >= 60 * cluster.time:
         problems.append(
             f"cluster.signal_before_s={cluster.signal_before_s} leaves nothing of "
             f"cluster.time={cluster.time} min = {60 * cluster.time} s"
         )
-    if config.gradient.clip_norm is not None:
-        at_least("gradient.clip_norm", config.gradient.clip_norm, 0, strictly=True)
+    if values.get("init_from") is not None and values.get("init_gain") not in (None, 1.0):
+        problems.append("init_gain multiplies random weights: with init_from it must be 1")
+    if values.get("init_from") is None and values.get("init_sha256") is not None:
+        problems.append("init_sha256 is the checksum of init_from's weights, which is missing")
     return problems
+
+
+def recipe_fingerprint(config: RunConfig, *, leave_out: Sequence[str] = ("seed",)) -> str:
+    """The identity of a recipe: of everything that may change a result, and of nothing else.
+
+    By default the same for all seeds.
+    """
+    raw = dataclasses.asdict(config)
+    unused = [key for key, default in ADDED_LATER.items() if _look_up(raw, key) == default]
+    return fingerprint(raw, (*NOT_SCIENCE, *unused, *leave_out))
+
+
+def _look_up(nested: Any, key: str) -> Any:
+    for part in key.split("."):
+        nested = nested.get(part) if isinstance(nested, dict) else None
+    return nested

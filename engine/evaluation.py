@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
 
 from engine.distributed import Group
 from engine.precision import autocast
-from tasks.base import Carry, Counts, Shard, Task
+from tasks.base import Carry, Counts, Predictions, Shard, Task
 
 
 @torch.no_grad()
@@ -20,34 +21,53 @@ def evaluate(
     group: Group,
     precision: str,
     should_stop: Callable[[], bool] = lambda: False,
+    predictions: Predictions | None = None,
 ) -> dict[str, float] | None:
-    """The metrics of a split, the same on every process; None if any was asked to stop meanwhile.
+    """The metrics of a split, the same on every process; None if any received a stop signal.
 
     `model` is the bare module, not DDP's: nothing is communicated until the counts are gathered.
+    Batches do not depend on the number of processes, and their counts are added without rounding
+    in between: neither do the metrics, to the bit. `predictions` are filled where given, with those
+    of all processes.
     """
     was_training = model.training
     model.eval()
-    counts: Counts = {}
+    counts: list[Counts] = []
     carry: Carry = None
     stopped = False
-    for batch in task.eval_batches(split, Shard(group.rank, group.world)):
-        with autocast(precision, group.device):
-            some, carry = task.count(model, batch.to(group.device), carry)
-        add_counts(counts, some)
-        if should_stop():
-            stopped = True
-            break
-    model.train(was_training)
-    gathered = group.gather((counts, stopped))
-    if any(stop for _, stop in gathered):
+    task.predictions = predictions
+    try:
+        for batch in task.eval_batches(split, Shard(group.rank, group.world)):
+            with autocast(precision, group.device):
+                some, carry = task.count(model, batch.to(group.device), carry)
+            counts.append(some)
+            if should_stop():
+                stopped = True
+                break
+    finally:
+        task.predictions = None
+        model.train(was_training)
+    kept = {} if predictions is None else predictions.rows
+    gathered = group.gather((counts, kept, stopped))
+    if any(stop for *_, stop in gathered):
         return None
-    whole: Counts = {}
-    for part, _ in gathered:
-        add_counts(whole, part)
-    return task.summarize(split, whole)
+    if predictions is not None:
+        for _, rows, _ in gathered:
+            predictions.rows |= rows
+    return task.summarize(split, add_up([some for counts, *_ in gathered for some in counts]))
 
 
-def add_counts(total: Counts, some: Counts) -> None:
-    """total += some."""
-    for name, value in some.items():
-        total[name] = total.get(name, 0.0) + value
+def add_up(counts: Iterable[Counts]) -> Counts:
+    """Sums rounded once, so that the order of the parts does not matter."""
+    parts: dict[str, list[float]] = {}
+    for some in counts:
+        for name, value in some.items():
+            parts.setdefault(name, []).append(value)
+    return {name: _sum(values) for name, values in parts.items()}
+
+
+def _sum(values: list[float]) -> float:
+    try:
+        return math.fsum(values)
+    except (OverflowError, ValueError):  # of a diverged model: infinities of both signs
+        return sum(values)

@@ -1,12 +1,14 @@
-"""From durations and batches to integers, once: the rest of the engine knows steps only."""
+"""Converts durations and batches to integers, once: the rest of the engine counts steps only."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from engine.config import ConfigProblem, RunConfig
+from engine.config import BatchConfig, ConfigProblem, RunConfig, ScheduleConfig
 from optim.schedules import Schedule
 
 _DURATION = re.compile(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*(%|[a-z]+)\s*", re.IGNORECASE)
@@ -21,7 +23,7 @@ class Duration:
 
     @classmethod
     def parse(cls, text: str, name: str, task_unit: str) -> Duration:
-        """`100 epochs`, `500 steps`, `12e9 tokens`, `5 %`; ValueError says what would be right."""
+        """`100 epochs`, `500 steps`, `12e9 tokens`, `5 %`; ValueError with what would be right."""
         match = _DURATION.fullmatch(text)
         known = ("steps", "epochs", f"{task_unit}s", "%")
         if match:
@@ -64,7 +66,7 @@ class Plan:
     warmup: int
     global_batch: int
     micro: int
-    slots: int  # micro-batches of one step over all processes
+    micro_batches: int  # micro-batches of one step over all processes
     processes: int
     accumulation: int  # micro-batches of one step per process
     eval_every: int
@@ -81,34 +83,96 @@ class Plan:
         return self.steps * self.global_batch
 
 
-def slots_of(config: RunConfig, processes: int) -> int:
+def micro_batches_of(config: RunConfig, processes: int) -> int:
     """Micro-batches of a step over all processes; ConfigProblem if the numbers do not divide."""
-    whole, micro = config.batch.global_size, config.batch.micro
+    problems = batch_problems(config.batch, processes)
+    if problems:
+        raise ConfigProblem(problems)
+    return config.batch.global_size // config.batch.micro
+
+
+def batch_problems(batch: BatchConfig, processes: int) -> list[str]:
+    """Why a global batch can't be divided into micro-batches, and these among processes."""
+    whole, micro = batch.global_size, batch.micro
     if whole % micro:
-        raise ConfigProblem(
-            [
-                f"batch.global_size={whole} is not a multiple of batch.micro={micro}: "
-                f"{whole} = {whole // micro} × {micro} + {whole % micro}"
-            ]
-        )
-    slots = whole // micro
-    if slots % processes:
-        raise ConfigProblem(
-            [
-                f"batch.global_size={whole} = {slots} micro-batches of {micro} do not divide among "
-                f"{processes} processes: {slots} = {slots // processes} × {processes} + "
-                f"{slots % processes}; use a number of processes that divides {slots}"
-            ]
-        )
-    return slots
+        return [
+            f"batch.global_size={whole} is not a multiple of batch.micro={micro}: "
+            f"{whole} = {whole // micro} × {micro} + {whole % micro}"
+        ]
+    count = whole // micro
+    if count % processes:
+        return [
+            f"batch.global_size={whole} = {count} micro-batches of {micro} do not divide among "
+            f"{processes} processes: {count} = {count // processes} × {processes} + "
+            f"{count % processes}; use a number of processes that divides {count}"
+        ]
+    return []
+
+
+def durations_of(values: Mapping[str, Any]) -> dict[str, str]:
+    """The durations of a configuration's sections, by their dotted keys."""
+    found = {"budget": values.get("budget")}
+    for section, key in (
+        ("schedule", "warmup"),
+        ("evaluation", "every"),
+        ("checkpoint", "every"),
+        ("tracking", "log_every"),
+    ):
+        found[f"{section}.{key}"] = getattr(values.get(section), key, None)
+    for number, text in enumerate(getattr(values.get("schedule"), "milestones", ())):
+        found[f"schedule.milestones[{number}]"] = text
+    return {name: text for name, text in found.items() if text is not None}
+
+
+def duration_problems(values: Mapping[str, Any], unit: str) -> list[str]:
+    """What is wrong with the texts of durations, whatever the length of an epoch is."""
+    problems = []
+    for name, text in durations_of(values).items():
+        try:
+            duration = Duration.parse(text, name, unit)
+            duration.in_steps(1, 1, None if name == "budget" else 1)
+        except ValueError as problem:
+            problems.append(str(problem))
+    return problems
+
+
+def schedule_problems(schedule: ScheduleConfig, lr: Any) -> list[str]:
+    """What is wrong with a schedule, whatever its length is."""
+    if isinstance(lr, bool) or not isinstance(lr, int | float):
+        return [f"optimizer.lr must be a number, not {lr!r}"]
+    if not (math.isfinite(lr) and lr >= 0):
+        return [f"optimizer.lr must be finite and not negative, not {lr!r}"]
+    try:
+        _make_schedule(schedule, float(lr), 2, 0, (1,) if schedule.milestones else ())
+    except ValueError as problem:
+        return [str(problem)]
+    return []
+
+
+def _make_schedule(
+    given: ScheduleConfig, lr: float, total: int, warmup: int, milestones: tuple[int, ...]
+) -> Schedule:
+    return Schedule(
+        given.shape,
+        lr,
+        total,
+        warmup,
+        given.warmup_from,
+        given.power,
+        given.floor,
+        given.floor_mode,
+        given.start,
+        milestones,
+        given.factor,
+    )
 
 
 def make_plan(config: RunConfig, unit: str, steps_per_epoch: int, processes: int) -> Plan:
     """All integers at once; ConfigProblem with everything that is wrong."""
-    slots = slots_of(config, processes)
+    micro_batches = micro_batches_of(config, processes)
     whole = config.batch.global_size
     if steps_per_epoch < 1:
-        raise ConfigProblem([f"batch.global_size={whole} is more than one epoch has"])
+        raise ConfigProblem([f"batch.global_size={whole} {unit}s is more than one epoch has"])
     problems: list[str] = []
 
     def steps_in(text: str, name: str, total: int | None, least: int) -> int:
@@ -134,29 +198,14 @@ def make_plan(config: RunConfig, unit: str, steps_per_epoch: int, processes: int
     milestones = tuple(
         steps_in(text, "schedule.milestones", total, 1) for text in config.schedule.milestones
     )
+    lr = config.optimizer.get("lr")
+    problems += schedule_problems(config.schedule, lr)
     schedule = None
-    try:
-        lr = config.optimizer.get("lr")
-        if isinstance(lr, bool) or not isinstance(lr, int | float):
-            raise ValueError(f"optimizer.lr must be a number, not {lr!r}")
-        if not (math.isfinite(lr) and lr >= 0):
-            raise ValueError(f"optimizer.lr must be finite and not negative, not {lr!r}")
-        s = config.schedule
-        schedule = Schedule(
-            s.shape,
-            float(lr),
-            total,
-            warmup,
-            s.warmup_from,
-            s.power,
-            s.floor,
-            s.floor_mode,
-            s.start,
-            milestones,
-            s.factor,
-        )
-    except ValueError as problem:
-        problems.append(str(problem))
+    if not problems:
+        try:
+            schedule = _make_schedule(config.schedule, float(lr or 0), total, warmup, milestones)
+        except ValueError as problem:
+            problems.append(str(problem))
     if problems or schedule is None:
         raise ConfigProblem(problems)
     return Plan(
@@ -166,11 +215,26 @@ def make_plan(config: RunConfig, unit: str, steps_per_epoch: int, processes: int
         warmup=warmup,
         global_batch=whole,
         micro=config.batch.micro,
-        slots=slots,
+        micro_batches=micro_batches,
         processes=processes,
-        accumulation=slots // processes,
+        accumulation=micro_batches // processes,
         eval_every=eval_every,
         checkpoint_every=checkpoint_every,
         log_every=log_every,
         schedule=schedule,
     )
+
+
+def reach(plan: Plan, beta1: float, tensors: Iterable[tuple[int, float]]) -> float:
+    """How many times its initial norm NovoGrad can move a tensor in a run, averaged over weights.
+
+    mean learning rate × steps / (1 - β1) / initial norm: a normalised gradient has the length 1,
+    and momentum adds up 1 / (1 - β1) of them. `tensors` have a number of weights and an initial
+    norm; those that start at 0 do not count. With a small reach a shrunk recipe stays near its
+    initial weights, which the paper's recipes leave far behind.
+    """
+    counted = [(weights, norm) for weights, norm in tensors if norm > 0]
+    if not counted:
+        return math.nan
+    distance = math.fsum(map(plan.schedule, range(plan.steps))) / (1 - beta1)
+    return distance * sum(n / norm for n, norm in counted) / sum(n for n, _ in counted)

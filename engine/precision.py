@@ -13,13 +13,28 @@ from engine.config import HardwareConfig
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def configure(hardware: HardwareConfig, device: torch.device, threads: int | None) -> None:
-    """Process-wide switches. `deterministic` trades speed for bit-equal repeats on a GPU."""
+def configure(
+    hardware: HardwareConfig,
+    device: torch.device,
+    threads: int | None,
+    *,
+    fixed_shapes: bool = False,
+) -> None:
+    """Process-wide switches. `deterministic` trades speed for bit-equal repeats on a GPU.
+
+    cuDNN tries out its algorithms (`benchmark`) only for a task of `fixed_shapes`: each new shape
+    costs a search, at other steps on every process. It does no attention: some of its kernels
+    round the dropout probability to sixteenths, and it builds a graph for every new shape.
+    """
     if threads is not None:
         torch.set_num_threads(threads)
-    torch.backends.cuda.matmul.allow_tf32 = hardware.tf32
-    torch.backends.cudnn.allow_tf32 = hardware.tf32
-    torch.backends.cudnn.benchmark = device.type == "cuda" and not hardware.deterministic
+    # On a GPU only: the first of these switches is also read by matrix products on some CPUs.
+    tf32 = hardware.tf32 and device.type == "cuda"
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    torch.backends.cudnn.allow_tf32 = tf32
+    searches = device.type == "cuda" and fixed_shapes and not hardware.deterministic
+    torch.backends.cudnn.benchmark = searches
+    torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cudnn.deterministic = hardware.deterministic
     if hardware.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

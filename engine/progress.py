@@ -14,6 +14,8 @@ from rich import progress as bars
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from engine.formats import format_duration
+
 
 class Progress:
     """Shows where a run is, what it last reported, and how long it will still take.
@@ -114,7 +116,7 @@ class Progress:
             return "0:00"
         if step == first_step:
             return None
-        return _duration((now - since) / (step - first_step) * (self._total - step))
+        return format_duration((now - since) / (step - first_step) * (self._total - step))
 
     def _write(self, line: str) -> None:
         with suppress(OSError):  # a reader that has gone away must not end the training
@@ -147,9 +149,3 @@ def _make_bar(stream: TextIO, clock: Callable[[], float]) -> bars.Progress:
 
 def _short(value: float) -> str:
     return f"{value:.2e}" if value and not 0.01 <= abs(value) < 1e5 else f"{value:.3f}"
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -35,7 +35,7 @@ def fingerprint(config: Mapping[str, Any], leave_out: Sequence[str] = ()) -> str
     """12 hex digits that depend on the values of a config, not on the order of its keys.
 
     `leave_out` names keys that do not count, dotted ones (`data.root`) too; one that the config
-    does not have is no error, so that older configs keep their fingerprint.
+    does not have is no error.
     """
     plain = json.loads(json.dumps(config))
     for key in leave_out:
@@ -50,7 +50,7 @@ def fingerprint(config: Mapping[str, Any], leave_out: Sequence[str] = ()) -> str
 
 
 def _commit(root: Path) -> tuple[str | None, bool | None]:
-    """The commit, and whether anything but results and texts (the report's too) differs from it.
+    """The commit, and whether anything but data (`results/`) and texts (`*.md`) differs from it.
 
     (None, None) where there is no git or the root is not a checkout of its own.
     """

@@ -1,8 +1,9 @@
 """Smaller scales as multiples of the paper's numbers, so that rows keep their ratios.
 
 A row of 200 epochs stays twice as long as one of 100, a batch of 8K eight times one of 1K, and a
-warm-up of 500 steps the same part of its run. Multiplied once, before a run is planned: what is
-frozen has plain numbers.
+warm-up of 500 steps the same share of its run. Learning rates and weight decays may be given as
+such, the paper's and the one used instead; rows with another rate keep their ratio to the paper's.
+Applied once, before a run is planned: the frozen run has plain numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Multiply:
-    """What a scale multiplies the numbers of an experiment with; 1 everywhere is the paper."""
+    """The factors of a scale; 1 everywhere is the paper."""
 
     epochs: float = 1.0  # durations in epochs, and in the task's units
     steps: float = 1.0  # durations in steps
@@ -22,27 +23,24 @@ class Multiply:
     lr: float = 1.0
     weight_decay: float = 1.0
     dropout: float = 1.0  # model.dropout, if the model has that one
-    # Besides `lr` and `weight_decay`, by the optimizer's name.
-    lr_of: dict[str, float] = field(default_factory=dict)
-    weight_decay_of: dict[str, float] = field(default_factory=dict)
+    # By the optimizer's name: {paper: 0.4, here: 0.2}.
+    lr_of: dict[str, dict[str, float]] = field(default_factory=dict)
+    weight_decay_of: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 def multiply(raw: dict[str, Any], by: Multiply, problems: list[str]) -> None:
-    """Changes a composed configuration; what can't be multiplied is left for the reader of it."""
+    """Changes a composed configuration; values of wrong types are left for the schema to refuse."""
     for holder, key in _durations(raw):
         holder[key] = _longer(holder[key], by)
     optimizer = raw.get("optimizer")
     if isinstance(optimizer, dict):
-        factors = {"lr": by.lr, "weight_decay": by.weight_decay}
-        for key, of in (("lr", by.lr_of), ("weight_decay", by.weight_decay_of)):
-            own = of.get(str(optimizer.get("name")), 1.0)
-            if isinstance(own, bool) or not isinstance(own, int | float):
-                problems.append(f"multiply.{key}_of: factors must be numbers, not {own!r}")
-            else:
-                factors[key] *= own
-        for name, factor in factors.items():
-            if factor != 1 and isinstance(optimizer.get(name), int | float):
-                optimizer[name] = float(f"{optimizer[name] * factor:.12g}")
+        for key, factor, by_name in (
+            ("lr", by.lr, by.lr_of),
+            ("weight_decay", by.weight_decay, by.weight_decay_of),
+        ):
+            paper, here = _instead(key, by_name, str(optimizer.get("name")), problems)
+            if (factor != 1 or here != paper) and isinstance(optimizer.get(key), int | float):
+                optimizer[key] = float(f"{optimizer[key] * factor * here / paper:.12g}")
     model = raw.get("model")
     if by.dropout != 1 and isinstance(model, dict) and isinstance(model.get("dropout"), float):
         model["dropout"] = float(f"{model['dropout'] * by.dropout:.12g}")
@@ -57,8 +55,22 @@ def multiply(raw: dict[str, Any], by: Multiply, problems: list[str]) -> None:
         batch["global_size"] = max(1, round(exact))
 
 
+def _instead(
+    key: str, by_name: dict[str, dict[str, float]], optimizer: str, problems: list[str]
+) -> tuple[float, float]:
+    """The paper's value and the one used here, for an optimizer; equal where none are given."""
+    for name, given in by_name.items():
+        if set(given) != {"paper", "here"} or not all(value > 0 for value in given.values()):
+            problems.append(
+                f"multiply.{key}_of.{name} must be like {{paper: 0.4, here: 0.2}}, not {given!r}"
+            )
+            return 1.0, 1.0
+    found = by_name.get(optimizer, {"paper": 1.0, "here": 1.0})
+    return found["paper"], found["here"]
+
+
 def _durations(raw: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
-    """Where the durations of the recipe stand; not those of logs and checkpoints."""
+    """The durations of the recipe, as containers and keys; not those of logs and checkpoints."""
     yield raw, "budget"
     schedule = raw.get("schedule")
     if isinstance(schedule, dict):

@@ -14,6 +14,7 @@ gradient is that of the large batch, to rounding, also where micro-batches diffe
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,7 +56,7 @@ class Rescale:
 class StepResult:
     """What a step leaves for the log; tensors stay on the device until somebody reads them."""
 
-    tally: Tensor  # [total, weight, processes that were asked to stop]
+    tally: Tensor  # [total, weight, processes that received a stop signal]
     grad_norm: Tensor | None
     units: int  # of this process
     skipped: bool  # fp16 overflow: the gradients were thrown away
@@ -63,7 +64,7 @@ class StepResult:
 
 
 class Stepper:
-    """Runs steps; holds the carry of this process's slots."""
+    """Runs steps; holds the carry of this process's micro-batches."""
 
     def __init__(
         self,
@@ -85,6 +86,10 @@ class Stepper:
         self.ratios = [g["lr"] / own if own else 1.0 for g in optimizer.param_groups]
         self.carry: list[Carry] = [None] * plan.accumulation
         self._previous: tuple[Tensor, Any] | None = None
+        self._scale: float | None = None  # fp16's loss scale as last read
+        self._updated = False
+        self._data_wait_s = 0.0  # spent waiting for batches, by this process
+        optimizer.register_step_post_hook(self._note_update)
 
     def run(
         self, step: int, position: int, batches: Iterator[Batch], *, want_norm: bool, stop: bool
@@ -96,11 +101,10 @@ class Stepper:
         self.optimizer.zero_grad()
         tally, units = self._accumulate(position, batches)
         if stop:
-            tally[2] = 1.0
+            tally[2].fill_(1.0)
         self.group.sum(tally)
         values = self._look_at(tally, now=want_norm)
-        if not self.scaler.is_enabled() and not math.isfinite(values[0]):
-            raise NonFiniteLoss(f"the loss is {values[0]}")
+        self._check(values)
         norm = self._prepare_gradients(tally, values, want_norm)
         skipped = self._update()
         return StepResult(tally, norm, units, skipped, values[2] > 0)
@@ -110,12 +114,15 @@ class Stepper:
         prescale = self.group.world / plan.global_batch
         totals: list[Tensor] = []
         weights: list[Tensor | float] = []
-        units = 0
+        units, waited = 0, 0.0
         for k in range(plan.accumulation):
-            batch = next(batches).to(device)
-            slot = self.group.rank * plan.accumulation + k
-            # Dropout is a function of the slot, not of who calculates it.
-            seed_device(device, derive_seed("dropout", self.seed, position, slot))
+            before = time.perf_counter()
+            batch = next(batches)
+            waited += time.perf_counter() - before
+            batch = batch.to(device)
+            micro_batch = self.group.rank * plan.accumulation + k
+            # Dropout is a function of the micro-batch, not of who calculates it.
+            seed_device(device, derive_seed("dropout", self.seed, position, micro_batch))
             with self.group.without_sync(self.model, last=k == plan.accumulation - 1):
                 with autocast(self.precision, device):
                     out = self.task.loss(self.model, batch, self.carry[k])
@@ -124,6 +131,7 @@ class Stepper:
             totals.append(out.total.detach())
             weights.append(out.weight)
             units += batch.units
+        self._data_wait_s += waited
         return _sum_in_float64(totals, weights, device), units
 
     def _look_at(self, tally: Tensor, now: bool) -> list[float]:
@@ -142,6 +150,26 @@ class Stepper:
         event.synchronize()
         return values.tolist()
 
+    def check_last(self) -> None:
+        """NonFiniteLoss if the last step's loss was not finite, which `run` has not looked at yet.
+
+        Called before weights are saved or evaluated.
+        """
+        if self._previous is not None:
+            values, event = self._previous
+            event.synchronize()
+            self._check(values.tolist())
+
+    def take_data_wait(self) -> float:
+        """Seconds that this process has waited for batches since the last call."""
+        waited, self._data_wait_s = self._data_wait_s, 0.0
+        return waited
+
+    def _check(self, values: list[float]) -> None:
+        """fp16 is left alone: its loss scale may overflow, and the step is then skipped."""
+        if not self.scaler.is_enabled() and not math.isfinite(values[0]):
+            raise NonFiniteLoss(f"the loss is {values[0]}")
+
     def _prepare_gradients(
         self, tally: Tensor, values: list[float], want_norm: bool
     ) -> Tensor | None:
@@ -156,13 +184,26 @@ class Stepper:
         return transform_gradients(self.optimizer, [*chain, *self.transforms]) * factor
 
     def _update(self) -> bool:
+        """True if an fp16 overflow made the scaler skip the update; waits for the device once."""
         if not self.scaler.is_enabled():
             self.optimizer.step()
             return False
-        before = self.scaler.get_scale()
+        # A fused optimizer is told of the overflow on the device and skips the update itself.
+        # Before the update of any other the scaler waits and looks, so the call tells.
+        asks_device = getattr(self.optimizer, "_step_supports_amp_scaling", False)
+        if asks_device and self._scale is None:
+            self._scale = self.scaler.get_scale()
+        self._updated = False
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        return self.scaler.get_scale() < before
+        if not asks_device:
+            return not self._updated
+        before, self._scale = self._scale, self.scaler.get_scale()
+        assert before is not None
+        return self._scale < before
+
+    def _note_update(self, *_: Any) -> None:
+        self._updated = True
 
 
 def _sum_in_float64(
@@ -178,5 +219,6 @@ def _sum_in_float64(
         parts = [torch.as_tensor(weight, device=device).double() for weight in weights]
         tally[1] = torch.stack(parts).sum()
     else:
-        tally[1] = math.fsum(float(weight) for weight in weights)
+        # Not `tally[1] = …`, which copies the number from the host and waits for the device.
+        tally[1].fill_(math.fsum(float(weight) for weight in weights))
     return tally

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,26 +15,28 @@ from torch import nn
 
 from engine.checkpoint import CheckpointError, CheckpointStore
 from engine.clock import Clock
-from engine.config import NOT_SCIENCE, RunConfig
+from engine.config import NOT_SCIENCE, RunConfig, recipe_fingerprint
 from engine.distributed import Group
 from engine.evaluation import evaluate
-from engine.initialisation import scale_weights
+from engine.gpu_meters import GpuMeters
+from engine.initialisation import load_initial_weights, scale_weights
+from engine.loading import place_model
+from engine.optimizer import build_optimizer_of, make_transforms
 from engine.plan import Plan
-from engine.precision import autocast, make_scaler, parameter_dtype
+from engine.precision import autocast, make_scaler
+from engine.predictions import KEPT, predictions_file, write_predictions
+from engine.profiling import StepProfile
 from engine.progress import Progress
-from engine.provenance import fingerprint
+from engine.run_info import make_ending, run_info
+from engine.snapshot import BackgroundWriter, gather_carries, map_tensors, on_host
 from engine.step import NonFiniteLoss, Stepper
-from engine.tracking import Tracker, WandbSettings
-from optim.factory import build_optimizer
-from optim.larc import Larc
-from optim.param_groups import Rule, build_param_groups
-from optim.transforms import ClipGlobalNorm, Transform
-from tasks.base import Batch, Shard, Task
+from engine.tracking import Ending, RunAbout, Tracker, make_mirrors
+from tasks.base import Batch, Predictions, Shard, Task
 from tasks.seeding import derive_seed
 
 
 @dataclass
-class Outcome:
+class FitResult:
     """How a run ended: "finished", "preempted" or "diverged"."""
 
     status: str
@@ -42,13 +44,14 @@ class Outcome:
     message: str
     final: dict[str, float]
     best: dict[str, float]
+    last: dict[str, float]  # of the last weights, where the final splits had the best ones
     wall_s: float
     skipped: int
     meters: dict[str, float]  # medians over the logged rows of this start
 
 
 @dataclass
-class Progressed:
+class TrainingState:
     """All that changes in a run besides weights, optimizer and scaler; saved with these."""
 
     step: int = 0
@@ -69,56 +72,63 @@ class Trainer:
     """Knows the Task contract, and no task."""
 
     def __init__(
-        self, config: RunConfig, plan: Plan, task: Task, group: Group, folder: Path, run_id: str
+        self,
+        config: RunConfig,
+        plan: Plan,
+        task: Task,
+        group: Group,
+        folder: Path,
+        run_id: str,
+        about: RunAbout | None = None,
     ) -> None:
         self.config, self.plan, self.task, self.group = config, plan, task, group
-        self.folder, self.run_id = folder, run_id
-        self.at = Progressed()
+        self.folder, self.run_id, self.about = folder, run_id, about or RunAbout()
+        self.at = TrainingState()
         self.final: dict[str, float] = {}
         self.best: dict[str, float] = {}
+        self.last: dict[str, float] = {}
         self.stop_requested = False
         self.device = group.device
         self.window = torch.zeros(2, dtype=torch.float64, device=self.device)  # loss: sum, weight
         self.module = self._build_model()
         self.optimizer = build_optimizer_of(config, self.module)
         self.scaler = make_scaler(config.hardware.precision, self.device)
-        compiled: Any = torch.compile(self.module) if config.hardware.compile else self.module
+        compiled = task.compile(self.module) if config.hardware.compile else self.module
         self.model = group.wrap(compiled)
         self.stepper = Stepper(
             task,
             self.model,
             self.optimizer,
             self.scaler,
-            make_transforms(config),
+            make_transforms(config.gradient),
             plan,
             group,
             config.seed,
             config.hardware.precision,
         )
+        self.writer = BackgroundWriter()
+        traced = config.hardware.profile if group.is_first else None
+        self.profile = StepProfile(traced, folder / "profile", self.device)
         self.store = CheckpointStore(
             folder / "checkpoints",
-            fingerprint(asdict(config), NOT_SCIENCE),
+            recipe_fingerprint(config, leave_out=()),
             {
                 key: value
                 for key, value in _flat(asdict(config)).items()
                 if not any(key == name or key.startswith(f"{name}.") for name in NOT_SCIENCE)
             },
             config.checkpoint.keep,
-            log=self.say,
+            log=self.log,
         )
 
     def _build_model(self) -> nn.Module:
-        hardware = self.config.hardware
         torch.manual_seed(derive_seed("init", self.config.seed))
         module = self.task.build_model()
         scale_weights(module, self.config.init_gain)
-        module = module.to(self.device, parameter_dtype(hardware.precision))
-        if hardware.channels_last:
-            module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return module
+        return place_model(module, self.config.hardware, self.device)
 
-    def say(self, text: str) -> None:
-        """One line for the reader, from the first process."""
+    def log(self, text: str) -> None:
+        """Prints a line, on the first process."""
         if self.group.is_first:
             print(text, flush=True)
 
@@ -126,7 +136,7 @@ class Trainer:
         """From a signal handler: all processes stop together at the end of a step."""
         self.stop_requested = True
 
-    def fit(self) -> Outcome:
+    def fit(self) -> FitResult:
         """Trains to the end of the plan, or to the first reason to stop before."""
         if self.group.world > 2:
             self._settle_buckets()
@@ -134,23 +144,48 @@ class Trainer:
         config, plan = self.config, self.plan
         tracker = None
         if self.group.is_first:
-            tracker = Tracker(self.folder, self._wandb(), self.at.step, self.say)
+            tracker = Tracker(
+                self.folder,
+                self.at.step,
+                self.log,
+                lambda: make_mirrors(
+                    self.folder,
+                    config.tracking,
+                    run_info(config, plan, self.task, self.module, self.run_id, self.about),
+                    self.at.step,
+                    self.log,
+                ),
+            )
         progress = Progress(
             plan.steps, self.at.step, plan.unit, config.experiment, stream=sys.__stderr__
         )
+        ending = Ending("failed")
         try:
             with progress if self.group.is_first else _Silent():
                 status, message = self._loop(tracker, progress)
+            self.profile.close()
+            self.writer.wait()
+            result = self._result(status, message)
+            if tracker is not None:
+                self.about.keep_record(result)
+                ending = make_ending(self, result)
+        except BaseException as error:
+            ending = Ending("failed", f"{type(error).__name__}: {error}")
+            raise
         finally:
             if tracker is not None:
-                tracker.finish()
+                tracker.finish(ending)
+        return result
+
+    def _result(self, status: str, message: str) -> FitResult:
         at = self.at
-        return Outcome(
+        return FitResult(
             status,
             at.step,
             message,
             self.final,
             self.best,
+            self.last,
             round(at.wall_s, 3),
             at.skipped,
             self.clock.medians(),
@@ -160,19 +195,24 @@ class Trainer:
         at = self.at
         shard = Shard(self.group.rank, self.group.world)
         with closing(self.task.train_stream(shard, at.position)) as batches:  # type: ignore[type-var]
-            return self._steps(batches, tracker, progress)
+            try:
+                return self._steps(batches, tracker, progress)
+            except NonFiniteLoss as problem:
+                lr = self.plan.schedule(at.step)
+                return "diverged", f"{problem} at step {at.step}, lr {lr:g}"
 
     def _steps(
         self, batches: Iterator[Batch], tracker: Tracker | None, progress: Progress
     ) -> tuple[str, str]:
         at, plan = self.at, self.plan
-        clock = self.clock = Clock(at.wall_s, self.task, self.group.world)
+        gpu = GpuMeters(self.task, self.device, self.group.world) if self.group.is_first else None
+        clock = self.clock = Clock(at.wall_s, self.task, self.group.world, gpu)
         if self._evaluation_is_due() and not self._evaluate(tracker, clock):
             return self._preempted(tracker, clock)
         while at.step < plan.steps:
             logs = (at.step + 1) % plan.log_every == 0 or at.step + 1 == plan.steps
             saves = (at.step + 1) % plan.checkpoint_every == 0 or at.step + 1 == plan.steps
-            try:
+            with self.profile.watch(at.step):
                 result = self.stepper.run(
                     at.step,
                     at.position,
@@ -180,8 +220,7 @@ class Trainer:
                     want_norm=logs or saves,
                     stop=self.stop_requested,
                 )
-            except NonFiniteLoss as problem:
-                return "diverged", f"{problem} at step {at.step}, lr {plan.schedule(at.step):g}"
+            clock.data_wait_s += self.stepper.take_data_wait()
             at.position += 1
             clock.units += result.units * self.group.world
             if result.skipped:
@@ -241,13 +280,38 @@ class Trainer:
         return due and at.evaluated != at.step
 
     def _evaluate(self, tracker: Tracker | None, clock: Clock) -> bool:
-        """False if a process was asked to stop: the evaluation is then done after resuming."""
+        """False after a stop signal to any process: the evaluation is then done after resuming."""
         at, headline = self.at, self.task.headline
+        self.stepper.check_last()
         self.group.average_buffers(self.module)
-        metrics: dict[str, float] = {}
         final = self.config.evaluation.final and at.step == self.plan.steps
-        at_the_end = self.task.final_splits if final else ()
-        for split in (*self.task.splits, *at_the_end):
+        metrics = self._metrics_of(self.task.splits)
+        tested = self._metrics_of(self.task.final_splits) if final else {}
+        if metrics is None or tested is None:
+            return False
+        value = metrics[headline.name]
+        better = value > at.best_value if headline.higher_is_better else value < at.best_value
+        is_best = math.isnan(at.best_value) or better
+        last: dict[str, float] = {}
+        if tested and self.task.final_checkpoint == "best" and not is_best:
+            last, tested = tested, self._test_best()
+            if tested is None:
+                return False
+        at.evaluated = at.step
+        self.final, self.last = metrics | tested, last
+        if is_best:
+            at.best_step, at.best_value, self.best = at.step, value, self.final
+        if tracker is not None:
+            tracker.log(self._position_row(clock) | self.final)
+        clock.pause()
+        return True
+
+    def _metrics_of(self, splits: Iterable[str]) -> dict[str, float] | None:
+        """By split and name; None after a stop signal to any process."""
+        metrics: dict[str, float] = {}
+        is_last = self.at.step == self.plan.steps
+        for split in splits:
+            kept = Predictions(KEPT) if is_last else None
             found = evaluate(
                 self.task,
                 self.module,
@@ -255,25 +319,35 @@ class Trainer:
                 self.group,
                 self.config.hardware.precision,
                 lambda: self.stop_requested,
+                kept,
             )
             if found is None:
-                return False
+                return None
+            if kept is not None and self.group.is_first:
+                write_predictions(predictions_file(self.folder, split), kept.in_order())
             metrics |= {f"{split}/{name}": value for name, value in found.items()}
-        at.evaluated = at.step
-        self.final = metrics
-        value = metrics[headline.name]
-        better = value > at.best_value if headline.higher_is_better else value < at.best_value
-        if math.isnan(at.best_value) or better:
-            at.best_step, at.best_value, self.best = at.step, value, metrics
-        if tracker is not None:
-            tracker.log(self._position_row(clock) | metrics)
-        clock.pause()
-        return True
+        return metrics
+
+    def _test_best(self) -> dict[str, float] | None:
+        """The final splits with the best checkpoint's weights; the last ones are then restored."""
+        loaded = self.store.load_best()
+        if loaded is None or loaded.step != self.at.best_step:
+            found = "no checkpoint" if loaded is None else f"that of step {loaded.step}"
+            raise CheckpointError(f"the best step was {self.at.best_step}, but best.pt is {found}")
+        kept = {name: value.clone() for name, value in self.module.state_dict().items()}
+        try:
+            self.module.load_state_dict(loaded.state["model"])
+            return self._metrics_of(self.task.final_splits)
+        finally:
+            self.module.load_state_dict(kept)
 
     def _save(self, tracker: Tracker | None, clock: Clock) -> None:
+        """On a GPU the state is copied to the host, and written while the training continues."""
+        self.stepper.check_last()
         # Statistics of batch norm are each process's own between evaluations: all are saved.
         own = {name: b.cpu() for name, b in self.module.named_buffers()}
-        parts = self.group.gather_to_first(([_to_cpu(c) for c in self.stepper.carry], own))
+        buffers = self.group.gather_to_first(own)
+        carry = gather_carries(self.group, self.stepper.carry)
         self.at.wall_s = clock.wall_s()
         self.at.window_total, self.at.window_weight = self.window.tolist()
         if self.group.is_first:
@@ -283,13 +357,19 @@ class Trainer:
                 "at": asdict(self.at),
                 "final": self.final,
                 "best": self.best,
+                "last": self.last,
                 "model": self.module.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
                 "scaler": self.scaler.state_dict(),
-                "carry": [carry for carries, _ in parts for carry in carries],
-                "buffers": [buffers for _, buffers in parts],
+                "carry": carry,
+                "buffers": buffers,
             }
-            self.store.save(self.at.step, state, best=self.at.best_step == self.at.step)
+            step, best = self.at.step, self.at.best_step == self.at.step
+            if self.device.type == "cpu":
+                self.store.save(step, state, best=best)
+            else:
+                copied = on_host(state)
+                self.writer.start(lambda: self.store.save(step, copied, best=best))
         # Where the first process raises here the launcher ends the others, which wait.
         self.group.wait_for_all()
         clock.pause()
@@ -300,10 +380,13 @@ class Trainer:
         if len(steps) > 1:
             raise CheckpointError(f"the processes see different checkpoints: steps {steps}")
         if loaded is None:
+            if self.config.init_from is not None:
+                load_initial_weights(self.module, self.config, self.folder, self.group.is_first)
             return
         state = loaded.state
-        self.at = Progressed(**state["at"])
+        self.at = TrainingState(**state["at"])
         self.final, self.best = state["final"], state["best"]
+        self.last = state.get("last", {})  # checkpoints of earlier versions have none
         self.module.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self._restore_buffers(state["buffers"])
@@ -314,8 +397,8 @@ class Trainer:
         own = self.plan.accumulation
         first = self.group.rank * own
         carries = state["carry"][first : first + own]
-        self.stepper.carry = [_to_device(carry, self.device) for carry in carries]
-        self.say(f"resuming {self.run_id} at step {self.at.step} of {self.plan.steps}")
+        self.stepper.carry = map_tensors(lambda t: t.to(self.device), carries)
+        self.log(f"resuming {self.run_id} at step {self.at.step} of {self.plan.steps}")
 
     def _restore_buffers(self, saved: list[dict[str, torch.Tensor]]) -> None:
         """This process's own, or the mean of all where the number of processes has changed."""
@@ -341,42 +424,6 @@ class Trainer:
         self.optimizer.zero_grad()
         self.module.load_state_dict(kept)
 
-    def _wandb(self) -> WandbSettings:
-        config = self.config
-        return WandbSettings(
-            mode=config.tracking.wandb,
-            project=config.tracking.project,
-            entity=config.tracking.entity,
-            run_id=self.run_id.replace("/", "-"),
-            group=config.experiment,
-            name=self.run_id,
-            tags=(config.task.name, str(config.optimizer["name"]), config.scale),
-            config=asdict(config),
-        )
-
-
-def build_optimizer_of(config: RunConfig, module: nn.Module) -> Any:
-    """The optimizer that a configuration names, for a model's parameters."""
-    options = dict(config.optimizer)
-    name, weight_decay = options.pop("name"), float(options.pop("weight_decay", 0.0))
-    rules = [Rule(pattern, dict(given)) for pattern, given in config.decay.rules.items()]
-    groups = build_param_groups(
-        module.named_parameters(), weight_decay, config.decay.apply_to, rules, options.get("lr")
-    )
-    if isinstance(options.get("betas"), list):
-        options["betas"] = tuple(options["betas"])
-    return build_optimizer(name, groups, **options)
-
-
-def make_transforms(config: RunConfig) -> list[Transform]:
-    """Clipping first, then LARC."""
-    chain: list[Transform] = []
-    if config.gradient.clip_norm is not None:
-        chain.append(ClipGlobalNorm(config.gradient.clip_norm))
-    if config.gradient.larc is not None:
-        chain.append(Larc(**config.gradient.larc))
-    return chain
-
 
 class _Silent:
     """Stands for the progress display on all processes but the first."""
@@ -393,21 +440,3 @@ def _flat(nested: dict[str, Any], where: str = "") -> dict[str, Any]:
         name = f"{where}.{key}" if where else key
         flat |= _flat(value, name) if isinstance(value, dict) else {name: value}
     return flat
-
-
-def _map_tensors(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return function(value)
-    if isinstance(value, list | tuple):
-        return [_map_tensors(function, item) for item in value]
-    if isinstance(value, dict):
-        return {key: _map_tensors(function, item) for key, item in value.items()}
-    return value
-
-
-def _to_cpu(value: Any) -> Any:
-    return _map_tensors(lambda t: t.detach().cpu(), value)
-
-
-def _to_device(value: Any, device: torch.device) -> Any:
-    return _map_tensors(lambda t: t.to(device), value)

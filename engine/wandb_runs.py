@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.record import from_json
+from engine.plan import Duration
+from engine.records import from_json
 
 if TYPE_CHECKING:
     import wandb_workspaces.reports.v2 as reports
@@ -23,7 +24,7 @@ HOW_TO_LOG_IN = "log in with `wandb login`, or set WANDB_API_KEY"
 
 
 class WandbProblem(Exception):
-    """W&B does not give what was asked for; the message is for the user."""
+    """W&B does not give what was requested; the message is for the user."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class WandbRun:
     wandb_id: str
     run_id: str
     config: dict[str, Any]
-    status: str  # "finished", or W&B's word for something else
+    status: str  # "finished", or what W&B calls another end
     read: Callable[[], list[dict[str, float]]]
 
 
@@ -57,7 +58,7 @@ def read_offline(folder: Path) -> WandbRun:
     wandb_id = run_id = ""
     status = "unfinished"
     for segment in segments:
-        status = "unfinished"  # until its last record says otherwise
+        status = "unfinished"  # unless its last record differs
         for record in _inspect(segment):
             body: dict[str, Any] = record.get(record["type"]) or {}
             if record["type"] == "run":
@@ -79,6 +80,18 @@ def read_project(project: str) -> list[WandbRun]:
     with _as_problem(f"{project} can't be read"):
         found = list(wandb.Api(timeout=TIMEOUT).runs(project))
     return [_remote(run) for run in found]
+
+
+def is_cut_short(config: Mapping[str, Any], rows: Sequence[Mapping[str, float]], unit: str) -> bool:
+    """Whether a run ended before its budget, of which W&B knows nothing."""
+    if not rows or not rows[-1].get("epoch"):
+        return False
+    step = rows[-1]["step"]
+    budget = Duration.parse(str(config["budget"]), "budget", unit)
+    steps = budget.in_steps(
+        round(step / rows[-1]["epoch"]), int(config["batch"]["global_size"]), None
+    )
+    return step < steps - 1
 
 
 def require_login(verify: bool = False) -> None:

@@ -9,7 +9,8 @@ from torch import nn
 from engine.config import ConfigProblem, read_config
 from engine.distributed import Group
 from engine.initialisation import scale_weights
-from scripts.launch import compose, prepare
+from launch.compose import compose
+from launch.run_spec import make_run_spec
 from tests.engine.toy import make_trainer, toy_config
 
 WORDS = ["experiment=imagenet/novograd_100ep", "scale=smoke", "hardware=cpu"]
@@ -60,7 +61,7 @@ def test_a_gain_that_is_none_is_refused(gain):
 
 
 def test_it_is_science():
-    one = prepare(WORDS, need_data=False)
+    one = make_run_spec(WORDS, need_data=False)
     assert one.config.init_gain == 1.0
-    other = prepare([*WORDS, "init_gain=2"], need_data=False)
+    other = make_run_spec([*WORDS, "init_gain=2"], need_data=False)
     assert one.fingerprint != other.fingerprint

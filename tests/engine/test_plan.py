@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from engine.config import ConfigProblem
-from engine.plan import Duration, make_plan, slots_of
+from engine.plan import Duration, make_plan, micro_batches_of
 from tests.engine.toy import toy_config
 
 
@@ -50,11 +50,11 @@ def test_integers(tmp_path):
 def test_accumulation_follows_from_the_global_batch(tmp_path, processes, accumulation):
     plan = make_plan(toy_config(tmp_path), "example", 12, processes)
     assert plan.accumulation == accumulation
-    assert plan.slots == 8
+    assert plan.micro_batches == 8
 
 
 def test_what_does_not_divide_is_explained(tmp_path):
     with pytest.raises(ConfigProblem, match="8 micro-batches of 2 do not divide among 3 processes"):
-        slots_of(toy_config(tmp_path), 3)
+        micro_batches_of(toy_config(tmp_path), 3)
     with pytest.raises(ConfigProblem, match=r"16 = 5 × 3 \+ 1"):
-        slots_of(toy_config(tmp_path, batch__micro=3), 1)
+        micro_batches_of(toy_config(tmp_path, batch__micro=3), 1)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from engine.distributed import Group
-from engine.tracking import read_rows
+from engine.records import read_rows
 from engine.trainer import Trainer
 from tests.engine.toy import fit, make_trainer, run_world, toy_config, weights
 
@@ -27,7 +27,7 @@ CHANGES: dict[str, Any] = {
 
 def rows(folder: Path) -> list[dict[str, Any]]:
     """Without what a clock says."""
-    timed = ("wall_s", "speed/units_per_s")
+    timed = ("wall_s", "speed/units_per_s", "speed/data_wait")
     return [
         {key: value for key, value in row.items() if key not in timed}
         for row in read_rows(folder / "metrics.jsonl")

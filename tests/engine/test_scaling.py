@@ -7,7 +7,7 @@ import pytest
 from engine.config import ConfigProblem, read_config
 from engine.plan import Plan, make_plan
 from engine.scaling import Multiply, multiply
-from scripts import launch
+from launch.compose import compose
 
 IMAGES = {"paper": 1_281_167, "mini": 50_000}
 
@@ -55,12 +55,12 @@ def test_a_batch_stays_whole():
 
 
 def plan_of(experiment: str, scale: str, *words: str) -> Plan:
-    config = read_config(launch.compose([f"experiment={experiment}", f"scale={scale}", *words]))
+    config = read_config(compose([f"experiment={experiment}", f"scale={scale}", *words]))
     return make_plan(config, "image", IMAGES[scale] // config.batch.global_size, 1)
 
 
 def test_mini_rows_keep_the_papers_ratios():
-    names = [f"imagenet/{n}" for n in launch_rows()]
+    names = [f"imagenet/{n}" for n in imagenet_rows()]
     paper = {name: plan_of(name, "paper") for name in names}
     mini = {name: plan_of(name, "mini") for name in names}
     first = "imagenet/novograd_100ep"
@@ -81,7 +81,7 @@ def test_mini_rows_keep_the_papers_ratios():
         assert rates[0] == pytest.approx(rates[1], rel=1e-9)
 
 
-def launch_rows() -> list[str]:
+def imagenet_rows() -> list[str]:
     table1 = ["sgd_100ep", "sgd_200ep", "adamw_100ep", "adamw_200ep"]
     table1 += [f"novograd_{n}ep" for n in (100, 200, 300)]
     large = ["1k", "8k", "32k"]
@@ -97,20 +97,36 @@ def test_the_users_own_values_are_not_multiplied():
 @pytest.mark.parametrize("word", ["multiply.epoch=1", "multiply.batch=many", "multiply=3"])
 def test_bad_factors_are_named(word):
     with pytest.raises(ConfigProblem, match="multiply"):
-        launch.compose(["experiment=imagenet/novograd_100ep", "scale=mini", word])
+        compose(["experiment=imagenet/novograd_100ep", "scale=mini", word])
 
 
-def test_optimizers_may_have_factors_of_their_own():
+def test_optimizers_may_have_rates_of_their_own():
     raw, problems = recipe(), list[str]()
     raw["optimizer"]["name"] = "adam"
     before = raw["optimizer"]["lr"]
-    multiply(raw, Multiply(lr=2.0, lr_of={"adam": 3.0, "sgd": 5.0}), problems)
+    rates = {"adam": {"paper": 0.1, "here": 0.3}, "sgd": {"paper": 1.0, "here": 5.0}}
+    multiply(raw, Multiply(lr=2.0, lr_of=rates), problems)
     assert raw["optimizer"]["lr"] == pytest.approx(6 * before)
-    multiply(raw, Multiply(lr_of={"adam": "much"}), problems)  # type: ignore[dict-item]
-    assert problems == ["multiply.lr_of: factors must be numbers, not 'much'"]
+    assert not problems
+
+
+def test_a_scale_uses_the_learning_rate_that_it_states():
+    raw = recipe()
+    multiply(raw, Multiply(lr_of={"sgd": {"paper": 0.4, "here": 0.00928}}), [])
+    assert raw["optimizer"]["lr"] == 0.00928
+
+
+@pytest.mark.parametrize(
+    "given", [{"paper": 0.1}, {"paper": 0.1, "her": 1.0}, {"paper": 0, "here": 1}]
+)
+def test_rates_of_a_scale_are_checked(given):
+    problems: list[str] = []
+    multiply(recipe(), Multiply(lr_of={"sgd": given}), problems)
+    assert len(problems) == 1
+    assert problems[0].startswith("multiply.lr_of.sgd must be like {paper: 0.4, here: 0.2}")
 
 
 def test_dropout_keeps_the_rows_ratios():
     for name, dropout in (("adam", 0.075), ("novograd", 0.05)):
-        raw = launch.compose([f"experiment=wmt14/{name}", "multiply.dropout=0.25"])
+        raw = compose([f"experiment=wmt14/{name}", "multiply.dropout=0.25"])
         assert raw["model"]["dropout"] == dropout

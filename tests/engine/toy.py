@@ -15,11 +15,11 @@ from torch.distributed import TCPStore
 
 from engine.config import RunConfig, read_config
 from engine.distributed import Group, joined
-from engine.plan import make_plan, slots_of
-from engine.trainer import Outcome, Trainer
+from engine.plan import make_plan, micro_batches_of
+from engine.trainer import FitResult, Trainer
 from tasks.base import Batch, Carry, Context, Counts, Headline, LossOut, Shard, Task
 from tasks.seeding import torch_generator
-from tasks.streams import eval_slots, shuffled_slots, slots_of_step
+from tasks.streams import eval_micro_batches, micro_batches_of_step, shuffled_micro_batches
 
 EXAMPLES, FEATURES, LENGTH = 200, 6, 5
 
@@ -28,7 +28,7 @@ EXAMPLES, FEATURES, LENGTH = 200, 6, 5
 class ToyModel:
     dropout: float = 0.0
     batch_norm: bool = False
-    carry: float = 0.0  # how much of the slot's last output enters the next input
+    carry: float = 0.0  # how much of the micro-batch's last output enters the next input
     explode_at: int = -1  # the example whose loss is not finite
 
 
@@ -61,7 +61,7 @@ class Toy(Task):
     ModelOptions: ClassVar[type] = ToyModel
     DataOptions: ClassVar[type] = ToyData
 
-    def check_data(self) -> None: ...
+    def prepare_data(self) -> None: ...
 
     @property
     def epoch_units(self) -> int:
@@ -85,12 +85,14 @@ class Toy(Task):
 
     def train_stream(self, shard: Shard, position: int) -> Iterator[Batch]:
         c = self.context
-        slots = shuffled_slots(self.epoch_units, c.micro, c.seed)
-        for items in slots_of_step(slots, self.steps_per_epoch, c.slots, shard, position):
+        micro_batches = shuffled_micro_batches(self.epoch_units, c.micro, c.seed)
+        for items in micro_batches_of_step(
+            micro_batches, self.steps_per_epoch, c.micro_batches, shard, position
+        ):
             yield self._batch(items)
 
     def eval_batches(self, split: str, shard: Shard) -> Iterator[Batch]:
-        for indices in eval_slots(37, self.context.eval_batch, shard):
+        for indices in eval_micro_batches(37, self.context.eval_batch, shard):
             yield self._batch([(0, 1000 + i) for i in indices])
 
     def loss(self, model: nn.Module, batch: Batch, carry: Carry) -> LossOut:
@@ -136,7 +138,7 @@ def toy_config(folder: Path, **changes: Any) -> RunConfig:
         "checkpoint": {"every": "4 steps"},
         "hardware": {"device": "cpu", "precision": "fp64", "processes": 1, "timeout_s": 60.0},
         "tracking": {"log_every": "3 steps"},
-        "paths": {"outputs": str(folder), "records": str(folder / "records")},
+        "paths": {"outputs": str(folder)},
     }
     for key, value in changes.items():
         *path, last = key.split("__")
@@ -148,9 +150,14 @@ def toy_config(folder: Path, **changes: Any) -> RunConfig:
 
 
 def make_trainer(config: RunConfig, group: Group, folder: Path) -> Trainer:
-    slots = slots_of(config, group.world)
+    micro_batches = micro_batches_of(config, group.world)
     context = Context(
-        config.seed, config.batch.micro, slots, config.evaluation.batch, 0, Path(config.paths.data)
+        config.seed,
+        config.batch.micro,
+        micro_batches,
+        config.evaluation.batch,
+        0,
+        Path(config.paths.data),
     )
     task = Toy(ToyModel(**config.model), ToyData(**config.data), context)
     plan = make_plan(config, task.unit, task.steps_per_epoch, group.world)
@@ -158,7 +165,7 @@ def make_trainer(config: RunConfig, group: Group, folder: Path) -> Trainer:
     return Trainer(config, plan, task, group, folder, "toy-run")
 
 
-def fit(config: RunConfig, group: Group, folder: Path) -> tuple[Trainer, Outcome]:
+def fit(config: RunConfig, group: Group, folder: Path) -> tuple[Trainer, FitResult]:
     trainer = make_trainer(config, group, folder)
     return trainer, trainer.fit()
 

@@ -1,0 +1,96 @@
+"""What trackers are told about a run: its identity at the start, its result at the end."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from engine.config import RunConfig
+from engine.plan import Plan
+from engine.provenance import describe_environment
+from engine.records import RECORD_FILE, RUN_FILE
+from engine.tracking import Artifact, Ending, RunAbout, RunInfo
+from tasks.base import Task
+
+if TYPE_CHECKING:
+    from engine.trainer import FitResult, Trainer
+
+
+def run_info(
+    config: RunConfig, plan: Plan, task: Task, module: nn.Module, run_id: str, about: RunAbout
+) -> RunInfo:
+    """The resolved configuration with what follows from it, and how the run is to be found."""
+    integers = {key: value for key, value in asdict(plan).items() if key != "schedule"}
+    derived = {
+        "plan": integers,
+        "parameters": sum(p.numel() for p in module.parameters()),
+        "signature": task.signature(),
+        "fingerprint": about.fingerprint,
+        "paper_row": about.paper,
+        "provenance": describe_environment(),
+    }
+    tracking = config.tracking
+    table = about.paper.get("table")
+    tags = [config.task.name, str(config.optimizer["name"]), config.scale, *tracking.tags]
+    tags += [f"table {table}"] if table else []
+    tags += [tracking.sweep] if tracking.sweep else []
+    return RunInfo(
+        run_id=run_id,
+        group=tracking.sweep or config.experiment,
+        job_type="sweep" if tracking.sweep else "train",
+        tags=tuple(dict.fromkeys(tags)),
+        notes=about.notes,
+        config=asdict(config) | derived,
+        headline=task.headline.name,
+        higher_is_better=task.headline.higher_is_better,
+    )
+
+
+def make_ending(trainer: Trainer, result: FitResult) -> Ending:
+    """The summary that a reader of many runs needs; last values alone mislead."""
+    at, headline = trainer.at, trainer.task.headline.name
+    summary: dict[str, Any] = {
+        "message": result.message,
+        "wall_s": result.wall_s,
+        "peak_memory_gb": peak_memory_gb(trainer.device),
+    }
+    if at.best_step >= 0:
+        summary |= {
+            f"best/{headline}": at.best_value,
+            "best/step": at.best_step,
+            "best/epoch": round(at.best_step / trainer.plan.steps_per_epoch, 6),
+        }
+    if result.status == "finished":
+        summary |= {f"final/{name}": value for name, value in result.final.items()}
+        summary |= trainer.about.compare_with_paper(result.final)
+    if trainer.device.type == "cuda":
+        summary["gpu_hours"] = round(result.wall_s * trainer.group.world / 3600, 3)
+    return Ending(result.status, result.message, summary, _artifacts(trainer))
+
+
+def peak_memory_gb(device: torch.device) -> float:
+    """Of this process: of the GPU's allocator, or resident on a CPU."""
+    if device.type == "cuda":
+        return round(torch.cuda.max_memory_allocated(device) / 1e9, 3)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9, 3)
+
+
+def _artifacts(trainer: Trainer) -> tuple[Artifact, ...]:
+    """`tracking.artifacts`: none, the best checkpoint and the record, or all checkpoints."""
+    kind, name = trainer.config.tracking.artifacts, trainer.run_id.replace("/", "-")
+    if kind == "none":
+        return ()
+    folder = trainer.folder
+    files = tuple(folder / file for file in (RUN_FILE, RECORD_FILE))
+    predictions = tuple(sorted(folder.glob("predictions-*.jsonl")))
+    checkpoints = sorted((folder / "checkpoints").glob("*" if kind == "all" else "best*"))
+    return (
+        Artifact(f"{name}-record", "record", files + predictions),
+        Artifact(f"{name}-model", "model", tuple(path for path in checkpoints if path.is_file())),
+    )

@@ -1,0 +1,219 @@
+"""A W&B run that mirrors metrics.jsonl, each row once as far as can be known.
+
+`wandb/mirrored` in the run's folder holds the last step whose rows W&B has for certain. After a
+resume the rows up to it are not sent again, and those after it are, also those written while W&B
+was away.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from engine.config import WANDB_MODES
+from engine.files import write_atomically
+from engine.records import ROWS_FILE, read_rows
+from engine.tracking import Artifact, Ending, Log, Row, RunInfo
+
+if TYPE_CHECKING:
+    from wandb import Run
+
+TIMEOUT = 15.0  # seconds that W&B may take to begin, and to upload the rest at the end
+# W&B keeps rows in memory for up to 15 s, so a killed run loses them: only what is older than
+# this counts as mirrored.
+SETTLED_AFTER = 30.0
+# W&B shows a run with another exit code than 0 as failed, or as preempted after mark_preempting.
+EXIT_CODES = {"finished": 0, "failed": 1, "diverged": 5, "preempted": 75}
+
+
+@dataclass(frozen=True)
+class WandbTarget:
+    """`mode` "auto" is online where a key is configured, offline elsewhere."""
+
+    mode: str
+    project: str
+    entity: str | None
+
+    def __post_init__(self) -> None:
+        if self.mode not in WANDB_MODES:
+            raise ValueError(f"W&B's mode must be one of {WANDB_MODES}, not {self.mode!r}")
+
+
+class WandbMirror:
+    """Opens (or continues) the W&B run whose id is the run's; falls back to offline, then off."""
+
+    def __init__(
+        self, folder: Path, target: WandbTarget, info: RunInfo, resume_step: int, log: Log
+    ) -> None:
+        self._folder, self._target, self._info = folder, target, info
+        self._rows = folder / ROWS_FILE
+        self._log = log
+        self._resume_step = resume_step
+        self._note = folder / "wandb" / "mirrored"
+        if resume_step <= 0:
+            with suppress(OSError):
+                self._note.unlink()
+        self._mirrored = _read_step(self._note)
+        self._sent: deque[tuple[float, int]] = deque()  # when a step was first sent, not settled
+        self._run: Run | None = None
+        self._where = ""
+        self._may_reopen = True
+        self._open(target.mode)
+
+    def log(self, row: Row) -> None:
+        """Sends a row, unless W&B has it from before a resume."""
+        step = int(row["step"])
+        is_replay = self._resume_step < step <= self._mirrored
+        if self._run is None or is_replay:
+            return
+        try:
+            self._send([row])
+        except Exception as error:
+            self._reopen(error)
+
+    def finish(self, ending: Ending) -> None:
+        """Ends the W&B run with the true outcome, its summary and its artifacts."""
+        if self._run is None:
+            return
+        try:
+            self._run.summary.update({"outcome": ending.kind, **ending.summary})
+            if ending.kind == "preempted":
+                self._run.mark_preempting()
+            if ending.kind == "diverged":
+                self._run.alert(f"{self._info.run_id} diverged", ending.message, level="ERROR")
+            for artifact in ending.artifacts:
+                self._upload(artifact)
+            self._run.finish(exit_code=EXIT_CODES.get(ending.kind, 1))
+            if self._sent:
+                self._settle(self._sent[-1][1])
+            self._log(f"W&B: {self._where}")
+        except Exception as error:
+            self._log(f"W&B: could not finish ({_reason(error)}); {self._how_to_upload('*run-*')}")
+        self._run = None
+
+    def _upload(self, artifact: Artifact) -> None:
+        import wandb
+
+        assert self._run is not None
+        kept = wandb.Artifact(artifact.name, type=artifact.kind)
+        for path in artifact.paths:
+            if path.exists():
+                kept.add_file(str(path))
+        self._run.log_artifact(kept)
+
+    def _open(self, mode: str, failures: tuple[str, ...] = ()) -> None:
+        """Tries the mode, then offline, then gives up; logs one line with the result."""
+        for attempt in dict.fromkeys((mode, "offline")):
+            try:
+                self._run = _init(self._target, self._info, self._folder, attempt)
+                self._send(row for row in read_rows(self._rows) if row["step"] > self._mirrored)
+                break
+            except _NoKey:
+                failures += ("no key is configured",)
+            except Exception as error:
+                failures += (_reason(error),)
+                self._drop()
+        why = "; ".join(dict.fromkeys(failures))
+        if self._run is None:
+            self._log(f"W&B: continuing without it ({why}); {self._rows.name} has every row")
+            return
+        url = getattr(self._run, "url", None)
+        offline = f"offline, {self._how_to_upload('offline-run-*')}"
+        self._where = str(url) if url else offline
+        self._log(f"W&B: {self._where}{f' ({why})' if why else ''}")
+
+    def _reopen(self, error: Exception) -> None:
+        """After a failure during the run: offline, once."""
+        self._drop()
+        if self._may_reopen:
+            self._may_reopen = False
+            self._open("offline", (_reason(error),))
+        else:
+            self._log(f"W&B: continuing without it ({_reason(error)})")
+
+    def _drop(self) -> None:
+        """Forgets the run and ends W&B's service: otherwise the run's id counts as in use."""
+        self._run = None
+        self._sent.clear()
+        with suppress(Exception):
+            import wandb
+
+            wandb.teardown()
+
+    def _send(self, rows: Iterable[Row]) -> None:
+        assert self._run is not None
+        for row in rows:
+            self._run.log(dict(row))
+            now, step = monotonic(), int(row["step"])
+            if not self._sent or step > self._sent[-1][1]:
+                self._sent.append((now, step))
+            settled = -1
+            # Never the newest: more rows of its step may come.
+            while len(self._sent) > 1 and self._sent[0][0] < now - SETTLED_AFTER:
+                settled = self._sent.popleft()[1]
+            if settled > self._mirrored:
+                self._settle(settled)
+
+    def _settle(self, step: int) -> None:
+        self._mirrored = max(step, self._mirrored)
+        write_atomically(self._note, f"{self._mirrored}\n".encode(), durable=False)
+
+    def _how_to_upload(self, runs: str) -> str:
+        return f"upload with `wandb sync {self._folder / 'wandb' / runs}`"
+
+
+class _NoKey(Exception):
+    """No key is configured, so that online is not possible."""
+
+
+def _init(target: WandbTarget, info: RunInfo, folder: Path, mode: str) -> Run:
+    import wandb
+
+    wandb.setup(wandb.Settings(silent=True))
+    # Asked first, because on a terminal W&B would ask for a key and wait.
+    if mode != "offline" and not wandb.login(prompt=False, verify=False):
+        raise _NoKey
+    run = wandb.init(
+        mode="offline" if mode == "offline" else "online",
+        project=target.project,
+        entity=target.entity,
+        id=info.run_id.replace("/", "-"),
+        resume="allow",
+        group=info.group,
+        job_type=info.job_type,
+        name=info.run_id,
+        tags=info.tags,
+        notes=info.notes or None,
+        config=info.config,
+        dir=folder,
+        reinit="create_new",
+        settings=wandb.Settings(
+            silent=True,
+            console="off",
+            init_timeout=TIMEOUT,
+            finish_timeout=TIMEOUT,
+            finish_timeout_raises=True,
+        ),
+    )
+    run.define_metric("*", step_metric="step")
+    if info.headline:
+        best = "max" if info.higher_is_better else "min"
+        run.define_metric(info.headline, step_metric="step", summary=f"{best},last")
+    return run
+
+
+def _reason(error: Exception) -> str:
+    first_line = (str(error).strip() or "no message").splitlines()[0]
+    return f"{type(error).__name__}: {first_line}"
+
+
+def _read_step(path: Path) -> int:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return -1

@@ -1,0 +1,226 @@
+"""Uploading goes on past whatever fails, and forgets nothing."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from engine.lock import hold_run_folder
+from engine.wandb_runs import WandbProblem
+from engine.wandb_sync import main
+
+# Like `wandb sync`: leaves a marker for what it has, and ends with 0 also where it has failed.
+FAKE = """
+import sys
+from pathlib import Path
+folder = Path(sys.argv[-1])
+with (Path(sys.argv[1]) / "calls").open("a") as calls:
+    print(folder.name, file=calls)
+(path,) = folder.glob("*.wandb")
+what = path.read_text()
+if what == "whole":
+    path.with_name(path.name + ".synced").touch()
+elif what == "torn":
+    print("wandb: ERROR Failed to sync all data: the file ends with an incomplete record. Retry.")
+elif what == "torn and lost":
+    print("wandb: ERROR the file ends with an incomplete record")
+    print("wandb: ERROR Fatal error while uploading data")
+elif what == "rotten":
+    print("wandb: ERROR checksum mismatch")
+elif what == "slow":
+    import time
+    time.sleep(60)
+else:
+    sys.exit(3)
+"""
+
+
+def make_segment(outputs, run, time, what):
+    folder = outputs / run / "wandb" / f"offline-run-{time}-{run}"
+    folder.mkdir(parents=True)
+    (folder / f"run-{run}.wandb").write_text(what)
+    return folder
+
+
+@pytest.fixture
+def outputs(tmp_path):
+    (tmp_path / "outputs").mkdir()
+    return tmp_path / "outputs"
+
+
+def sync(outputs, *words):
+    command = [sys.executable, "-c", FAKE, str(outputs.parent)]
+    return main(["--outputs", str(outputs), *words], command, lambda: None)
+
+
+def calls(outputs):
+    path = outputs.parent / "calls"
+    return path.read_text().split() if path.exists() else []
+
+
+class TestUpload:
+    def test_is_in_order_and_goes_on_past_failures(self, outputs, capsys):
+        kinds = ["whole", "torn", "rotten", "broken", "torn and lost", "whole"]
+        segments = [
+            make_segment(outputs, f"{'ba'[n % 2]}{n}", f"20260101_00000{n}", what)
+            for n, what in enumerate(kinds)
+        ]
+        assert sync(outputs) == 1
+        assert calls(outputs) == [segment.name for segment in segments]
+        head, *lines = capsys.readouterr().out.splitlines()
+        assert head == "6 segments, 0 uploaded, 6 to do"
+        assert [line.split(": ", 1)[1] for line in lines] == [
+            "uploaded",
+            "uploaded up to its torn end",
+            "failed: ERROR checksum mismatch (exit status 0)",
+            "failed: no message (exit status 3)",
+            "failed: ERROR Fatal error while uploading data (exit status 0)",
+            "uploaded",
+        ]
+        (outputs.parent / "calls").unlink()
+        assert sync(outputs) == 1  # only what had failed
+        assert calls(outputs) == [segments[n].name for n in (2, 3, 4)]
+
+    def test_of_everything_is_done_once(self, outputs):
+        make_segment(outputs, "a", "1", "whole")
+        assert [sync(outputs), sync(outputs)] == [0, 0]
+        assert len(calls(outputs)) == 1
+
+    def test_does_not_wait_for_ever(self, outputs, capsys):
+        make_segment(outputs, "a", "1", "slow")
+        assert sync(outputs, "--timeout", "1") == 1
+        assert "no end after 1 s" in capsys.readouterr().out
+
+    def test_leaves_a_running_run_alone(self, outputs, capsys):
+        segment = make_segment(outputs, "a", "1", "whole")
+        with hold_run_folder(outputs / "a"):
+            assert sync(outputs) == 0
+        assert f"{segment}: skipped" in capsys.readouterr().out
+        assert sync(outputs) == 0
+        assert calls(outputs) == [segment.name]
+
+    def test_that_is_dry_only_lists(self, outputs, capsys):
+        segment = make_segment(outputs, "a", "1", "whole")
+        assert sync(outputs, "--dry-run") == 0
+        assert f"would upload {segment}" in capsys.readouterr().out
+        assert not calls(outputs)
+
+    def test_without_the_command_is_a_failure(self, outputs, capsys):
+        make_segment(outputs, "a", "1", "whole")
+        assert main(["--outputs", str(outputs)], ["/no/such/command"], lambda: None) == 1
+        assert "/no/such/command" in capsys.readouterr().out
+
+
+class TestBefore:
+    def test_anything_starts_there_must_be_a_login(self, outputs, capsys):
+        make_segment(outputs, "a", "1", "whole")
+
+        def nobody():
+            raise WandbProblem("W&B: no key is configured")
+
+        command = [sys.executable, "-c", FAKE, str(outputs.parent)]
+        assert main(["--outputs", str(outputs)], command, nobody) == 2
+        assert capsys.readouterr().err == "W&B: no key is configured\n"
+        assert not calls(outputs)
+
+    @pytest.mark.parametrize("words", [["--outputs", "/no/where"], ["--timeout", "0"]])
+    def test_bad_words_are_refused(self, outputs, words, capsys):
+        with pytest.raises(SystemExit) as ended:
+            sync(outputs, *words)
+        assert ended.value.code == 2
+        assert words[0] in capsys.readouterr().err
+
+
+class Server(http.server.BaseHTTPRequestHandler):
+    """As much of W&B's server as an upload needs."""
+
+    uploads: list[str]
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        answer: dict[str, object] = {}
+        if self.path.endswith("/graphql"):
+            query = json.loads(body)
+            answer = {"data": self.answer(query.get("operationName"), query.get("variables"))}
+        elif self.path.endswith("/file_stream"):
+            self.uploads.append(body.decode())
+        data = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_GET(self):
+        self.do_POST()
+
+    def do_PUT(self):
+        self.do_POST()
+
+    def answer(self, operation, variables):
+        owner = {"id": "p", "name": "novograd", "entity": {"id": "e", "name": "me"}}
+        place = f"http://{self.headers['Host']}/file"
+        names = (variables or {}).get("files") or []
+        answers = {
+            "Viewer": {"viewer": {"id": "v", "username": "me", "entity": "me", "flags": "{}"}},
+            "RunResumeStatus": {"model": owner | {"bucket": None}},
+            "UpsertBucket": {
+                "upsertBucket": {
+                    "bucket": {"id": "x", "name": "r1", "displayName": "r1", "project": owner},
+                    "inserted": True,
+                }
+            },
+            "CreateRunFiles": {
+                "createRunFiles": {
+                    "runID": "x",
+                    "uploadHeaders": [],
+                    "files": [{"name": name, "uploadUrl": place} for name in names],
+                }
+            },
+        }
+        return answers.get(operation, {})
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch):
+    Server.uploads = []
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server) as found:
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{found.server_port}")
+        monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
+        for name in ("http_proxy", "HTTP_PROXY", "WANDB_MODE"):
+            monkeypatch.delenv(name, raising=False)
+        threading.Thread(target=found.serve_forever, daemon=True).start()
+        yield
+        found.shutdown()
+
+
+def test_the_real_command_uploads_past_a_torn_segment(outputs, server, capsys):
+    program = (
+        "import sys\nfrom pathlib import Path\n"
+        "from tests.engine.test_tracking import settings, track\n"
+        "track(Path(sys.argv[1]), range(1, 9), wandb=settings('offline')).finish()\n"
+    )
+    command = [sys.executable, "-c", program, str(outputs / "b")]
+    subprocess.run(command, cwd=Path(__file__).parents[2], check=True)
+    (whole,) = outputs.rglob("offline-run-*")
+    torn = outputs / "a" / "wandb" / "offline-run-1-r1"
+    shutil.copytree(whole, torn)
+    (path,) = torn.glob("*.wandb")
+    path.write_bytes(path.read_bytes()[:-100])
+    assert main(["--outputs", str(outputs)], check_login=lambda: None) == 0
+    _, first, second = capsys.readouterr().out.splitlines()
+    assert first == f"{torn}: uploaded up to its torn end"
+    assert second == f"{whole}: uploaded"
+    assert sum("train/loss" in body for body in Server.uploads) >= 2
+    assert main(["--outputs", str(outputs)], check_login=lambda: None) == 0
+    assert capsys.readouterr().out == "2 segments, 2 uploaded, 0 to do\n"

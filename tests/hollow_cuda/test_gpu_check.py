@@ -1,0 +1,42 @@
+"""`make gpu-check` where there is no GPU, and where there are hollow ones."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from launch.gpu_check import LARGE_ROWS, OPTIMIZERS, ROWS
+from tests.hollow_cuda.conftest import ROOT, HollowCuda
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_is_one_line_and_status_2() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts.gpu_check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_its_code_runs_through_on_a_hollow_gpu(hollow_cuda: HollowCuda, tmp_path: Path) -> None:
+    """Numbers mean nothing there; that the CPU's are missed must be noticed."""
+    found = hollow_cuda.ask("tests.hollow_cuda.probe_gpu_check", str(tmp_path), gpus=2)
+    record = found["record"]
+    assert set(record["memory"]) == set(LARGE_ROWS)
+    assert set(record["speed"]) == set(record["tasks"]) == set(ROWS)
+    assert len(record["optimizers"]) == 2 * len(OPTIMIZERS)
+    assert record["agrees_with_cpu"] is False
+    assert json.loads(Path(found["path"]).read_text()) == record
+    assert "| imagenet |" in Path(found["path"]).with_suffix(".md").read_text()
