@@ -1,1 +1,1 @@
-"""Who presses the button: thin mains, each run as `python -m scripts.NAME`."""
+"""Command-line entry points, each run as `python -m scripts.NAME`."""

@@ -1,96 +1,78 @@
 """`python -m scripts.demo [key=value …]`: the headline rows of all four tasks on small data.
 
-The first row of every optimizer in each task's first table, at scale=mini, through the same code as
-the paper's scale. Finished runs are skipped, so a second call goes on where the first one ended.
-Prints one table, and where the report is.
+The first row of every optimizer in each task's first table, at scale=mini. Rerun to resume. Prints
+a table, whether each run equals the published one to the bit, and one prediction per task.
 
-Exit status: 0 all there · 1 some failed · 2 bad configuration or data · 75 stopped on request.
+Exit status: 0 all finished · 1 some failed · 2 bad configuration or data · 75 stopped on request.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
 
+from analysis.folders import RUNS
+from analysis.paper import headline_rows
+from analysis.report_files import write_own_page
+from analysis.reproduction import HeadlineRow, compare_with_published, headline_table
 from engine.config import ConfigProblem
-from engine.record import read_record, write_atomically
-from results.ledger import RUNS, read_records
-from results.names import OPTIMIZERS
-from results.render import columns
-from results.schema import headline_rows
-from scripts.estimate import Progress
-from scripts.fleet import PREEMPTED, Job, run_jobs
-from scripts.report import render
-from scripts.reproduce import make_job, side_by_side
-from scripts.supervise import ROOT, is_done, record_of
+from engine.records import read_record, read_records
+from launch import experiment_jobs as runs
+from launch.examples import show_examples
+from launch.exit_status import BAD_INPUT
+from launch.fingerprints import recipe_fingerprints
+from launch.scheduler import Job
 from tasks.base import DataProblem
 from tasks.catalog import TASKS
-
-REPORT = ROOT / "results" / "demo.html"  # beside what it links to; not tracked
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """From nothing to a table."""
-    words = [*(sys.argv[1:] if arguments is None else arguments)]
-    if not any(word.startswith("scale=") for word in words):
-        words.append("scale=mini")
+    parser = argparse.ArgumentParser("python -m scripts.demo", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="for every run")
+    overrides, scale = runs.with_scale(parser.parse_args(arguments).overrides, default="mini")
     try:
         rows = [row for task in TASKS for row in headline_rows(task)]
-        jobs = [make_job(str(row.experiment), 0, words) for row in rows]
+        jobs = [runs.make_job(str(row.experiment), 0, overrides) for row in rows]
+        if runs.submit_jobs(jobs):
+            return 0
+        published, title = read_records(RUNS), f"{len(TASKS)} tasks at scale {scale}"
+        completed = runs.run_experiments(title, jobs, overrides, published, to_logs=True)
     except (ConfigProblem, DataProblem) as problem:
         print(problem, file=sys.stderr)
-        return 2
-    for job in jobs:
-        if is_done(job.prepared):
-            job.exit_status = 0
-    to_do = [job for job in jobs if job.exit_status is None]
-    at_once = side_by_side(jobs[0].prepared, len(to_do), words)
-    progress = Progress([job.prepared for job in to_do], at_once, read_records([RUNS]))
-    to_do.sort(key=lambda job: progress.expected(job.prepared), reverse=True)
-    print(
-        f"{len(jobs)} runs of {len(TASKS)} tasks, {len(jobs) - len(to_do)} done, {len(to_do)} to "
-        f"do, {at_once} at a time{f', {progress.beforehand()}' if to_do else ''}",
-        flush=True,
-    )
-    if at_once > 1 and not any(w.startswith("hardware.threads=") for w in words):
-        for job in to_do:
-            job.arguments.append("hardware.threads=1")
-    finished = run_jobs(to_do, at_once, ended=progress.say, to_logs=True)
-    print(f"\n{table(jobs)}\n")
-    page = render(ROOT)[ROOT / "results" / "report.html"]
-    write_atomically(REPORT, page.encode(), durable=False)
-    print(f"the paper's numbers beside these: {REPORT.relative_to(ROOT)}")
-    if not finished:
-        print("stopped on request: the same command goes on", flush=True)
-        return PREEMPTED
-    failed = [job for job in jobs if job.exit_status != 0]
-    for job in failed:
-        print(f"{job.name}: {job.ending}; see {job.log}", file=sys.stderr)
-    return 1 if failed else 0
+        return BAD_INPUT
+    print(f"\n{headline_table(map(headline_row, by_task(jobs)))}\n")
+    done = [job for job in jobs if job.spec.is_done]
+    for job in done:
+        own = read_record(job.spec.record_path)
+        print(f"{job.name}: {compare_with_published(own, published)}")
+    last = {job.spec.config.task.name: job.spec.folder for job in done}
+    print(f"\n{show_examples([*last.values()])}")
+    page = write_own_page(Path(jobs[0].spec.config.paths.outputs), recipe_fingerprints)
+    print(f"\nthe paper's numbers beside all runs: {page}")
+    return runs.conclude(jobs, completed=completed)
 
 
-def table(jobs: Sequence[Job]) -> str:
-    """A line per task: the headline by optimizer, and what it has to beat."""
-    lines = [["scale", "data", "metric", *OPTIMIZERS.values(), "for comparison"]]
-    for task in TASKS:
-        own = [job for job in jobs if job.prepared.config.task.name == task]
-        prepared = own[0].prepared
-        metric = prepared.task.headline.name
-        by_optimizer = {job.prepared.config.optimizer["name"]: _final(job, metric) for job in own}
-        name, values = prepared.task.trivial()
-        beside = f"{name} {values[metric]:.2f}" if metric in values else ""
-        better = "higher" if prepared.task.headline.higher_is_better else "lower"
-        cells = [prepared.config.scale, str(prepared.config.data["name"]), f"{metric} ({better})"]
-        lines.append([*cells, *(by_optimizer.get(key, "") for key in OPTIMIZERS), beside])
-    return columns(lines)
+def by_task(jobs: Sequence[Job]) -> list[list[Job]]:
+    """The jobs of each task."""
+    return [[job for job in jobs if job.spec.config.task.name == task] for task in TASKS]
 
 
-def _final(job: Job, metric: str) -> str:
-    if not is_done(job.prepared):
-        return "not run"
-    record: dict[str, Any] = read_record(record_of(job.prepared))
-    return f"{record['final'][metric]:.2f}"
+def headline_row(jobs: Sequence[Job]) -> HeadlineRow:
+    """The line of one task."""
+    task, config = jobs[0].spec.task, jobs[0].spec.config
+    metric = task.headline.name
+    values: dict[str, float | None] = {str(j.spec.config.optimizer["name"]): None for j in jobs}
+    for job in (job for job in jobs if job.spec.is_done):
+        record = read_record(job.spec.record_path)
+        values[record.optimizer] = record.final.get(metric)
+    name, baseline = task.baseline_metrics()
+    beside = f"{name} {baseline[metric]:.2f}" if metric in baseline else ""
+    better = task.headline.higher_is_better
+    return HeadlineRow(config.scale, str(config.data["name"]), metric, better, values, beside)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""`python -m scripts.report [--check]`: what the paper claims, what was run, how they compare.
+"""`python -m scripts.report [--check | --own]`: the paper's claims and numbers, and our runs.
 
-Writes `results/REPORT.md`, `results/report.html`, `results/STUDY.md` and the table in README.md
-from the records in `results/runs/`, the trials in `results/studies/` and the paper's numbers, and
-what the study found into `results/studies/*.json`, with its curves in `*.svg`. The same files give
-the same bytes. `--check` writes nothing and names what is stale.
+Writes `results/REPORT.md`, `results/report.html`, `results/STUDY.md`, the study's charts and the
+table in README.md from published records only: the same files give the same bytes. `--check`
+writes nothing and names what is stale. `--own` writes `outputs/report.html` instead, which also
+shows the runs below `outputs/`, marked as not published.
 
 Exit status: 0 written, or up to date · 1 stale · 2 a file that can't be used.
 """
@@ -12,24 +12,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
 
-from engine.config import NOT_SCIENCE, ConfigProblem, read_config
-from engine.provenance import fingerprint
-from engine.record import write_atomically
-from results.claims import parse_study, read_studies
-from results.findings import all_findings
-from results.markdown import render_readme, render_report, replace_block
-from results.page import render_page
-from results.panel import draw_panel
-from results.records import Run, read_runs
-from results.report import build
-from results.schema import read_paper
-from results.study_page import picture_of, render_study
-from scripts.launch import compose
-from scripts.supervise import ROOT
+from analysis.report_files import recipes_in, tracked_files, write_own_page
+from engine.config import ConfigProblem
+from engine.files import write_atomically
+from engine.records import read_records
+from launch.compose import ROOT
+from launch.fingerprints import recipe_fingerprints
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
@@ -37,69 +28,31 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m scripts.report", description="Writes the report from the records of runs."
     )
-    parser.add_argument(
-        "--check", action="store_true", help="write nothing; 1 if anything is stale"
-    )
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--check", action="store_true", help="write nothing; 1 if anything is stale")
+    mode.add_argument("--own", action="store_true", help="a page with the runs of this checkout")
+    parser.add_argument("--outputs", type=Path, default=root / "outputs", help="of --own")
     options = parser.parse_args(arguments)
     try:
-        files = render(root)
+        if options.own:
+            print(f"wrote {write_own_page(options.outputs, recipe_fingerprints, root)}")
+            return 0
+        published = read_records(root / "results" / "runs")
+        files = tracked_files(root, recipe_fingerprints(recipes_in(published)))
+        stale = {path: text for path, text in files.items() if _read(path) != text}
+        for path, text in stale.items():
+            name = path.relative_to(root)
+            if options.check:
+                print(f"{name} is stale: run make report", file=sys.stderr)
+            else:
+                write_atomically(path, text.encode(), durable=False)
+                print(f"wrote {name}")
     except (ConfigProblem, ValueError, OSError) as problem:
         print(problem, file=sys.stderr)
         return 2
-    stale = [path for path, text in files.items() if _read(path) != text]
-    for path in stale:
-        name = path.relative_to(root)
-        if options.check:
-            print(f"{name} is stale: run make report", file=sys.stderr)
-        else:
-            write_atomically(path, files[path].encode(), durable=False)
-            print(f"wrote {name}")
     if not stale:
         print("the report is up to date")
     return 1 if stale and options.check else 0
-
-
-def render(root: Path) -> dict[Path, str]:
-    """The files that there should be, and their texts."""
-    results, readme = root / "results", root / "README.md"
-    runs = read_runs(results / "runs")
-    folder = results / "studies"
-    found = {folder / f"{name}.json": text for name, text in all_findings(results).items()}
-    studies = read_studies(folder) | {p.stem: parse_study(text, p) for p, text in found.items()}
-    report = build(runs, current_fingerprints(runs), studies, results)
-    try:
-        with_table = replace_block(readme.read_text(), render_readme(report))
-    except ValueError as problem:
-        raise ValueError(f"{readme}: {problem}") from problem
-    drawn = {
-        results / picture_of(study): draw_panel(study.curves)
-        for study in studies.values()
-        if study.curves
-    }
-    return (
-        found
-        | drawn
-        | {
-            results / "REPORT.md": render_report(report),
-            results / "report.html": render_page(report),
-            results / "STUDY.md": render_study(results, studies),
-            readme: with_table,
-        }
-    )
-
-
-def current_fingerprints(runs: Iterable[Run]) -> set[str]:
-    """Of the rows' experiments that have records, as they are configured now."""
-    rows = [row for table in read_paper() for row in table.rows]
-    known = {row.experiment or row.rerun for row in rows}
-    wanted = sorted({(run.experiment, run.scale) for run in runs if run.experiment in known})
-    return {_fingerprint(experiment, scale) for experiment, scale in wanted}
-
-
-def _fingerprint(experiment: str, scale: str) -> str:
-    """That of a launch without further words; needs neither data nor a device."""
-    config = read_config(compose([f"experiment={experiment}", f"scale={scale}"]))
-    return fingerprint(asdict(config), (*NOT_SCIENCE, "seed"))
 
 
 def _read(path: Path) -> str | None:

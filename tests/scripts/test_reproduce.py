@@ -1,4 +1,4 @@
-"""A table with one command: side by side, resumable, honest about failures."""
+"""A table with one command: runs in parallel, resumable, failures reported."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from scripts import cluster, reproduce
-from tests.scripts.sweeping import give_orders
+from analysis.reproduction import chosen_tables, experiments_of
+from launch import slurm
+from launch.compose import options_of
+from launch.experiment_jobs import make_job
+from scripts import reproduce
+from tests.launch.sweeping import give_orders
 
 ROOT = Path(__file__).parents[2]
 ROWS = ("novograd_32k_90ep_warmup", "novograd_8k_90ep", "novograd_32k_90ep")
@@ -21,26 +25,29 @@ ROWS = ("novograd_32k_90ep_warmup", "novograd_8k_90ep", "novograd_32k_90ep")
 
 def command(folder: Path, *words: str) -> list[str]:
     """Table 2 with three runs of a few steps each."""
-    paths = [f"paths.{name}={folder / name}" for name in ("data", "outputs", "records")]
+    paths = [f"paths.{name}={folder / name}" for name in ("data", "outputs")]
     few = ["scale=smoke", "hardware=cpu", "budget='6 steps'", "schedule.warmup='2 steps'"]
     base = [sys.executable, "-m", "scripts.reproduce", "imagenet", "--tables", "2"]
     return [*base, *few, *paths, *words]
 
 
 def records(folder: Path) -> dict[str, Path]:
-    return {path.parent.name: path for path in folder.glob("records/imagenet/*/*.json")}
+    return {
+        path.parent.name.rsplit("-", 2)[0]: path
+        for path in folder.glob("outputs/imagenet/*/record.json")
+    }
 
 
-def test_failures_are_gone_past_and_a_second_call_runs_what_is_missing(
+def test_runs_after_a_failed_one_are_made_and_a_rerun_makes_what_is_missing(
     tmp_path, monkeypatch, capsys
 ):
     words = command(tmp_path)[3:]
-    jobs = [reproduce.make_job(f"imagenet/{row}", 0, words[3:]) for row in ROWS]
+    jobs = [make_job(f"imagenet/{row}", 0, words[3:]) for row in ROWS]
     give_orders(monkeypatch, tmp_path, jobs, {"novograd_8k_90ep": {"do": "fail"}})
     assert reproduce.main(words) == 1
     first = capsys.readouterr()
     assert "Table 2 at scale smoke: 3 runs, 0 done, 3 to do" in first.out
-    assert "imagenet/novograd_8k_90ep: exit status 1; see" in first.err
+    assert "imagenet/novograd_8k_90ep: failed; see" in first.err
     assert set(records(tmp_path)) == set(ROWS) - {"novograd_8k_90ep"}
     before = {path: path.stat().st_mtime_ns for path in records(tmp_path).values()}
 
@@ -55,12 +62,12 @@ def test_failures_are_gone_past_and_a_second_call_runs_what_is_missing(
 
     (line,) = (x for x in second.splitlines() if "table2/novograd-32k-warmup" in x)
     own = json.loads(records(tmp_path)["novograd_32k_90ep_warmup"].read_text())
-    assert line.split()[1:] == ["75.99", "not", "run", f"{own['final']['val/top1']:.2f}"]
+    assert line.split()[1:] == ["75.99", "not", "run", f"{own['final']['val/top1']:.2f}", "(n=1)"]
     assert "table2/you-8k (cited)" in second
-    assert "for comparison, chance on digits: val/top1 10.00" in second
+    assert "baseline, chance on digits: val/top1 10.00" in second
 
 
-def test_ctrl_c_stops_all_and_the_same_command_goes_on(tmp_path):
+def test_ctrl_c_stops_all_runs_after_they_have_saved(tmp_path):
     words = ("budget='300 steps'", "--jobs", "2", "tracking.log_every='1 steps'")
     process = subprocess.Popen(
         command(tmp_path, *words),
@@ -79,7 +86,7 @@ def test_ctrl_c_stops_all_and_the_same_command_goes_on(tmp_path):
     os.killpg(process.pid, signal.SIGINT)
     output = process.communicate(timeout=120)[0]
     assert process.returncode == 75, output
-    assert "the same command goes on" in output
+    assert "rerun the same command to resume" in output
     for path in tmp_path.glob("outputs/imagenet/*/status.json"):
         assert json.loads(path.read_text())["status"] == "preempted"
     assert len(list(tmp_path.glob("outputs/imagenet/*/checkpoints/*.pt"))) >= 2
@@ -106,19 +113,19 @@ def test_a_wrong_command_line_is_one_message(words, complaint, capsys):
 def test_bad_configurations_end_before_anything_starts(tmp_path, capsys):
     words = [f"paths.data={tmp_path}", f"paths.outputs={tmp_path / 'out'}", "hardware=cpu"]
     assert reproduce.main(["imagenet", "scale=smoke", "optimizer.lr=-1", *words]) == 2
-    assert "Invalid learning rate: -1" in capsys.readouterr().err
+    assert "optimizer.lr: " in capsys.readouterr().err
     assert reproduce.main(["imagenet", "scale=paper", *words]) == 2
-    assert "scripts.prepare imagenet --archives" in capsys.readouterr().err
+    assert "scripts.prepare imagenet --from" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
 def test_which_experiments_belong_to_which_tables():
-    table1 = reproduce.experiments_of("imagenet", {1}, variants=False)
+    table1 = experiments_of("imagenet", {1})
     assert len(table1) == 7
-    everything = reproduce.experiments_of("imagenet", {1, 2, 3}, variants=True)
+    everything = experiments_of("imagenet", {1, 2, 3}, options_of("experiment"))
     assert len(everything) == len(set(everything)) == 7 + 5 + 2 + 5
-    assert reproduce.chosen_tables("imagenet", None, "paper") == {1, 2, 3}
-    assert reproduce.chosen_tables("imagenet", None, "mini") == {1}
+    assert chosen_tables("imagenet", None, "paper") == [1, 2, 3]
+    assert chosen_tables("imagenet", None, "mini") == [1]
 
 
 def test_whole_tables_are_submitted(tmp_path, monkeypatch, capsys):
@@ -128,7 +135,7 @@ def test_whole_tables_are_submitted(tmp_path, monkeypatch, capsys):
         sent.extend(runs)
         return ["1", "2", "3"]
 
-    monkeypatch.setattr(cluster, "submit", submit)
+    monkeypatch.setattr(slurm, "submit", submit)
     assert reproduce.main([*command(tmp_path)[3:], "cluster=slurm"]) == 0
     assert {run.config.experiment for run in sent} == {f"imagenet/{row}" for row in ROWS}
-    assert "3 runs submitted; the same command" in capsys.readouterr().out
+    assert "3 runs submitted; rerun the same command" in capsys.readouterr().out

@@ -1,0 +1,1 @@
+"""How fast the hot paths are against their competitors."""

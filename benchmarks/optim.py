@@ -1,0 +1,401 @@
+"""`python -m scripts.bench_optim`: times the optimizers' step() on the CPU, side by side.
+
+All work on the same parameters. A round gives each one step, in an order that changes, with the
+same gradients written afresh before it, so that neither a drift of the machine's speed nor a warm
+cache favours one; ratios are taken within a round. Those slower than twice torch's fused AdamW are
+in every third round only. Takes 16 GB of memory and an idle machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import inspect
+import json
+import math
+import operator
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from datetime import date
+from functools import partial
+from importlib import import_module, metadata
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from optim import ClipGlobalNorm, NovoGrad, build_optimizer, native, transform_gradients
+from optim.baselines import Optimizer, torch_optimizer
+
+Shape = tuple[int, ...]
+Row = dict[str, Any]
+Cells = list[list[str]]
+
+RESULTS = Path(__file__).parent.parent / "results" / "bench"
+LARGE = 100_000_000  # parameters from which on spare competitors are left out
+OURS, REFERENCE = "NovoGrad (ours)", "torch AdamW fused"
+OPTIONS: dict[str, Any] = {"lr": 1e-4, "weight_decay": 1e-3}
+BETAS = (0.95, 0.98)
+OTHERS = (  # package, module, class
+    ("timm", "timm.optim", "NvNovoGrad"),
+    ("pytorch-optimizer", "pytorch_optimizer", "NovoGrad"),
+    ("torch-optimizer", "torch_optimizer", "NovoGrad"),
+    ("monai", "monai.optimizers", "Novograd"),
+)
+NEIGHBOURS = {"lamb": 28, "lars": 24, "lion": 20, "adafactor": 16, "muon": 20}  # with traffic
+COLUMNS = (  # heading, key, format
+    ("time ms", "median_ms", ".2f"),
+    ("noise %", "noise_percent", ".0f"),
+    ("/ AdamW", "to_adamw", ".2f"),
+    ("/ ours", "to_ours", ".2f"),
+    ("memory %", "extra_memory_percent", ".2f"),
+    ("state", "state_bytes_per_parameter", ".2f"),
+    ("GB/s", "gb_per_s", ".1f"),  # from here on not with clipping, whose traffic is another
+    ("of triad %", "of_triad_percent", ".0f"),
+)
+NOTES = """\
+Time: median of one step. Noise: its interquartile range, as a share of it. / AdamW, / ours: time
+over that of torch's fused AdamW and of our default, median over rounds. Memory: the most that torch
+allocates inside the step, in % of the parameters' size. State: bytes per parameter. GB/s: at 24
+bytes per parameter for NovoGrad, 20 for SGD, 28 for Adam, the least that other methods need, and in
+% of what a triad reaches (a = b + s c, 12 bytes per element), which caches and writing in place can
+pass. On the largest set some are left out."""
+
+
+def resnet50v2() -> list[Shape]:
+    """ResNet-50 v2 for ImageNet."""
+    shapes: list[Shape] = [(64, 3, 7, 7)]
+    channels = 64
+    for width, blocks in zip((64, 128, 256, 512), (3, 4, 6, 3), strict=True):
+        for block in range(blocks):
+            shapes += [(channels,)] * 2
+            shapes += [(4 * width, channels, 1, 1)] if block == 0 else []
+            shapes += [(width, channels, 1, 1), (width,), (width,)]
+            shapes += [(width, width, 3, 3), (width,), (width,), (4 * width, width, 1, 1)]
+            channels = 4 * width
+    shapes += [(channels,), (channels,), (1000, channels), (1000,)]
+    return _checked(shapes, 153, 25_549_352)
+
+
+def transformer_big() -> list[Shape]:
+    """Transformer-big with one embedding of 8192 pieces."""
+    norm: list[Shape] = [(1024,)] * 2
+    attention: list[Shape] = [(1024, 1024), (1024,)] * 4
+    feed_forward: list[Shape] = [(4096, 1024), (4096,), (1024, 4096), (1024,)]
+    encoder = [*attention, *norm, *feed_forward, *norm]
+    decoder = [*attention, *norm, *encoder]
+    return _checked([(8192, 1024), *encoder * 6, *decoder * 6], 253, 184_745_984)
+
+
+def small_tensors() -> list[Shape]:
+    """A thousand tensors, for which calls cost more than arithmetic."""
+    return _checked([(64,), (256,), (1024,), (4096,), (21600,)] * 200, 1000, 5_408_000)
+
+
+def _checked(shapes: list[Shape], tensors: int, parameters: int) -> list[Shape]:
+    assert (len(shapes), sum(map(math.prod, shapes))) == (tensors, parameters)
+    return shapes
+
+
+PARAMETER_SETS: dict[str, Callable[[], list[Shape]]] = {
+    "resnet50v2": resnet50v2,
+    "transformer_big": transformer_big,
+    "small_tensors": small_tensors,
+}
+ROUNDS = {"resnet50v2": 27, "transformer_big": 12, "small_tensors": 45}  # --full: four times
+
+
+@dataclass(frozen=True)
+class Competitor:
+    """An optimizer to time; it is not installed if there is no `make`."""
+
+    name: str
+    kind: str  # ours, torch, neighbour (other methods), other (NovoGrads of others)
+    traffic: int  # bytes moved per fp32 parameter
+    make: Callable[[list[torch.nn.Parameter]], Optimizer] | None
+    context: Callable[[], AbstractContextManager[Any]] = nullcontext
+    before: Callable[[Optimizer], object] = lambda optimizer: None  # timed with the step
+    spare: bool = False
+
+
+def competitors() -> list[Competitor]:
+    """All of them, in the order of the table."""
+    make: Callable[..., Optimizer] = partial(NovoGrad, betas=BETAS, **OPTIONS)
+    single = partial(make, foreach=False, fused=False)
+    no_kernels = partial(mock.patch.object, native, "supports", lambda dtype: False)
+    found = [
+        Competitor(OURS, "ours", 24, make),
+        Competitor(f"{OURS} without compiler", "ours", 24, make, no_kernels),
+        Competitor(f"{OURS} foreach", "ours", 24, partial(make, foreach=True)),
+        Competitor(f"{OURS} single", "ours", 24, single, spare=True),
+    ]
+    for title, traffic in (("AdamW", 28), ("Adam", 28), ("SGD", 20)):
+        for form in ("fused", "foreach", "default"):
+            options = OPTIONS | ({"momentum": 0.9} if title == "SGD" else {})
+            options |= {} if form == "default" else {form: True}
+            make = partial(torch_optimizer, title.lower(), **options)
+            spare = title == "Adam" or form == "foreach" or (title, form) == ("SGD", "default")
+            found.append(Competitor(f"torch {title} {form}", "torch", traffic, make, spare=spare))
+    for name, traffic in NEIGHBOURS.items():
+        make = partial(build_optimizer, name, **OPTIONS)
+        found.append(Competitor(name, "neighbour", traffic, make, spare=True))
+    for package, module, class_name in OTHERS:
+        label = f"{package} {class_name}"
+        try:
+            make = partial(getattr(import_module(module), class_name), betas=BETAS, **OPTIONS)
+        except (ImportError, AttributeError):
+            found.append(Competitor(label, "other", 24, None))
+            continue
+        found.append(Competitor(label, "other", 24, make))
+        if "foreach" in inspect.signature(make).parameters:  # on unless it is switched off
+            found.append(Competitor(f"{label} loop", "other", 24, partial(make, foreach=False)))
+    return found
+
+
+def with_clipping(everyone: list[Competitor]) -> list[Competitor]:
+    """The few that are also timed together with clipping by the global norm."""
+
+    def clip(optimizer: Optimizer) -> object:
+        if isinstance(optimizer, NovoGrad):
+            return transform_gradients(optimizer, [ClipGlobalNorm(1.0)])
+        params = [p for group in optimizer.param_groups for p in group["params"]]
+        return torch.nn.utils.clip_grad_norm_(params, 1.0)
+
+    names = (OURS, REFERENCE, "timm NvNovoGrad")
+    return [replace(c, before=clip) for c in everyone if c.name in names]
+
+
+class Workload:
+    """Parameters with gradients, and a copy of these to write them anew."""
+
+    def __init__(self, shapes: Sequence[Shape]) -> None:
+        source = torch.Generator().manual_seed(0)
+        self.params = [torch.nn.Parameter(torch.randn(s, generator=source)) for s in shapes]
+        self._kept = [torch.randn(s, generator=source) for s in shapes]
+        self._grads = [g.clone() for g in self._kept]
+        for param, grad in zip(self.params, self._grads, strict=True):
+            param.grad = grad
+        self.numel = sum(map(math.prod, shapes))
+
+    def refill(self) -> None:
+        """Undoes what an optimizer has done to the gradients."""
+        torch._foreach_copy_(self._grads, self._kept)
+
+
+@dataclass
+class Runner:
+    """A competitor at work: its optimizer, and seconds by round."""
+
+    competitor: Competitor
+    optimizer: Optimizer
+    work: Workload
+    seconds: dict[int, float] = field(default_factory=dict)
+    extra_bytes: int = 0
+
+    def step(self) -> float:
+        before, optimizer = self.competitor.before, self.optimizer
+        self.work.refill()
+        with self.competitor.context():
+            start = time.perf_counter()
+            before(optimizer)
+            optimizer.step()
+            return time.perf_counter() - start
+
+
+def triad_gb_per_s(a: Tensor, b: Tensor, c: Tensor) -> float:
+    """The memory's bandwidth, with arrays that no cache holds."""
+    start = time.perf_counter()
+    torch.add(b, c, alpha=0.5, out=a)
+    return 12e-9 * a.numel() / (time.perf_counter() - start)
+
+
+def peak_bytes(action: Callable[[], object]) -> int:
+    """The most that torch's CPU allocator holds during the action beyond what it held before."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # nothing about missing GPUs
+    with torch.autograd.profiler.profile(profile_memory=True) as profile:
+        action()
+    assert profile.kineto_results is not None
+    events = [e for e in profile.kineto_results.events() if e.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak
+
+
+def run(
+    everyone: list[Competitor], work: Workload, triad: Callable[[], float], rounds: int, label: str
+) -> tuple[list[Row], float]:
+    """Times all in turn; returns the table's rows and the triad's GB/s."""
+    present = [c for c in everyone if not (c.spare and work.numel > LARGE)]
+    runners = {c.name: Runner(c, c.make(work.params), work) for c in present if c.make}
+    for index, runner in enumerate(runners.values()):
+        progress(f"{label}: warming up", index + 1, len(runners))
+        runner.step()  # makes the state
+        runner.extra_bytes = peak_bytes(runner.step)
+    bandwidths, fast = [], list(runners.values())
+    gc.disable()
+    for number in range(rounds):
+        progress(f"{label}: round", number + 1, rounds)
+        bandwidths.append(triad())
+        order = list(runners.values()) if number % 3 == 0 else fast
+        for runner in random.Random(number).sample(order, len(order)):
+            runner.seconds[number] = runner.step()
+        if number == 0:
+            limit = 2 * runners[REFERENCE].seconds[0]
+            fast = [r for n, r in runners.items() if r.seconds[0] < limit or n == OURS]
+    gc.enable()
+    bandwidth = median(bandwidths)
+    return [row_of(c, runners, work, bandwidth) for c in everyone], bandwidth
+
+
+def row_of(competitor: Competitor, runners: dict[str, Runner], work: Workload, triad: float) -> Row:
+    """What the table says about one competitor."""
+    row: Row = {"name": competitor.name, "kind": competitor.kind}
+    if competitor.name not in runners:
+        return row | {"status": "left out" if competitor.make else "not installed"}
+    runner, seconds = runners[competitor.name], runners[competitor.name].seconds
+    middle = median(seconds.values())
+    low, _, high = quantiles(seconds.values(), n=4)
+    speed = competitor.traffic * 1e-9 * work.numel / middle
+    state = [v for of in runner.optimizer.state.values() for v in of.values()]
+    state_bytes = sum(v.numel() * v.element_size() for v in state if isinstance(v, Tensor))
+    numbers = {
+        "median_ms": 1e3 * middle,
+        "noise_percent": 100 * (high - low) / middle,
+        "to_adamw": median(t / runners[REFERENCE].seconds[k] for k, t in seconds.items()),
+        "to_ours": median(t / runners[OURS].seconds[k] for k, t in seconds.items()),
+        "extra_memory_percent": 100 * runner.extra_bytes / (4 * work.numel),
+        "state_bytes_per_parameter": state_bytes / work.numel,
+        "gb_per_s": speed,
+        "of_triad_percent": 100 * speed / triad,
+    }
+    rounded = {name: float(f"{value:.5g}") for name, value in numbers.items()}
+    return row | {"status": "timed", "rounds": len(seconds), **rounded}
+
+
+def progress(what: str, done: int, total: int) -> None:
+    """Rewrites a terminal's line; elsewhere writes the first and the last."""
+    text, end = f"{what} {done} of {total}", "\n" if done == total else ""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end=end, file=sys.stderr, flush=True)
+    elif done in (1, total):
+        print(text, file=sys.stderr, flush=True)
+
+
+def bench(name: str, everyone: list[Competitor], triad: Callable[[], float], rounds: int) -> Row:
+    """All that is measured on one parameter set."""
+    work = Workload(PARAMETER_SETS[name]())
+    step, bandwidth = run(everyone, work, triad, rounds, name)
+    gc.collect()  # the optimizers' state
+    clip, _ = run(with_clipping(everyone), work, triad, rounds, f"{name} with clipping")
+    found: Row = {"tensors": len(work.params), "parameters": work.numel, "rounds": rounds}
+    return found | {"triad_gb_per_s": round(bandwidth, 1), "step": step, "clip_and_step": clip}
+
+
+def targets(sets: dict[str, Row]) -> list[Row]:
+    """What the benchmark watches over; `reached` is None where it was not measured."""
+    compare = {"<=": operator.le, ">=": operator.ge, "<": operator.lt}
+    found = []
+    for name, to_adamw in (("resnet50v2", 0.9), ("transformer_big", 0.9), ("small_tensors", 0.6)):
+        measured = sets.get(name, {"step": [], "tensors": 0, "parameters": 1})
+        ours: Row = next((r for r in measured["step"] if r["name"] == OURS), {})
+        timed = [r for r in measured["step"] if r["status"] == "timed"]
+        others = [r["to_ours"] for r in timed if r["kind"] == "other"]
+        scalars = 8 * measured["tensors"] / measured["parameters"]  # two per tensor, at most
+        for what, value, sign, limit in (
+            ("our time / AdamW fused", ours.get("to_adamw"), "<=", to_adamw),
+            ("fastest other NovoGrad / ours", min(others, default=None), ">=", 2.4),
+            ("memory % inside step", ours.get("extra_memory_percent"), "<", 1),
+            ("state bytes", ours.get("state_bytes_per_parameter"), "<=", 4 + scalars),
+        ):
+            reached = None if value is None else compare[sign](value, limit)
+            row = {"target": f"{name}: {what}", "wanted": f"{sign} {limit:.5g}"}
+            found.append(row | {"measured": value, "reached": reached})
+    return found
+
+
+def blocks(data: Row) -> Iterator[str | Cells]:
+    """The report in order: headings (with #), paragraphs and tables."""
+    yield f"# Optimizer steps on the CPU, {data['date']}"
+    packages = ", ".join(map(" ".join, data["packages"].items()))
+    yield f"{data['threads']} threads; our kernels: {data['kernels']}; {packages}."
+    yield NOTES
+    for name, found in data["sets"].items():
+        yield f"## {name}: {found['tensors']:,} tensors, {found['parameters']:,} parameters"
+        yield f"{found['rounds']} rounds; triad {found['triad_gb_per_s']} GB/s."
+        yield table(found["step"], COLUMNS)
+        yield "Clip by global norm, then step:"
+        yield table(found["clip_and_step"], COLUMNS[:-2])
+    yield "## To reach"
+    cells = [["", "wanted", "this run", ""]]
+    for row in data["targets"]:
+        value = "-" if row["measured"] is None else f"{row['measured']:.4g}"
+        verdict = {True: "reached", False: "not reached", None: "not measured"}[row["reached"]]
+        cells.append([row["target"], row["wanted"], value, verdict])
+    yield cells
+    middle, worst = data["noise_percent"]["median"], data["noise_percent"]["worst"]
+    kind = "A quiet run" if middle < 10 else "A noisy run, better repeated on an idle machine"
+    yield f"{kind}: noise {middle} % in the middle row, {worst} % in the worst."
+
+
+def table(rows: list[Row], columns: Sequence[tuple[str, str, str]]) -> Cells:
+    """The header and the rows."""
+    cells = [["", *(heading for heading, _, _ in columns)]]
+    for row in rows:
+        name = row["name"] if row["status"] == "timed" else f"{row['name']}: {row['status']}"
+        values = [format(row[key], form) if key in row else "-" for _, key, form in columns]
+        cells.append([name, *values])
+    return cells
+
+
+def rendered(block: str | Cells, markdown: bool) -> str:
+    """A block as Markdown or plain text; the first column stands to the left, others right."""
+    if isinstance(block, str):
+        return block if markdown else block.lstrip("# ")
+    first, *rest = (max(map(len, column)) for column in zip(*block, strict=True))
+    rule = ["-" * first, *("-" * (width - 1) + (":" if markdown else "-") for width in rest)]
+    rows = [block[0], rule, *block[1:]]
+    lines = [[row[0].ljust(first), *map(str.rjust, row[1:], rest)] for row in rows]
+    return "\n".join(f"| {' | '.join(c)} |" if markdown else "  ".join(c).rstrip() for c in lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures, prints and writes; the status is 0 whether the targets are reached or not."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.bench_optim")
+    parser.add_argument("--full", action="store_true", help="four times as many rounds")
+    names = f"some of {', '.join(PARAMETER_SETS)} (default: all)"
+    parser.add_argument("--sets", nargs="+", metavar="NAME", choices=PARAMETER_SETS, help=names)
+    options = parser.parse_args(arguments)
+    triad = partial(triad_gb_per_s, *(torch.ones(1 << 26) for _ in range(3)))
+    kernels = "C++" if native.supports(torch.float32) else "torch's (no C++ compiler)"
+    data: Row = {"date": date.today().isoformat(), "mode": "full" if options.full else "quick"}
+    data |= {"threads": torch.get_num_threads(), "kernels": kernels, "packages": {}, "sets": {}}
+    for package in ("torch", *(package for package, _, _ in OTHERS)):
+        with suppress(metadata.PackageNotFoundError):
+            data["packages"][package] = metadata.version(package)
+    everyone = competitors()
+    for name in options.sets or PARAMETER_SETS:
+        data["sets"][name] = bench(name, everyone, triad, ROUNDS[name] * (4 if options.full else 1))
+    rows = [r for s in data["sets"].values() for r in (*s["step"], *s["clip_and_step"])]
+    noise = [row["noise_percent"] for row in rows if row["status"] == "timed"]
+    data["noise_percent"] = {"median": round(median(noise)), "worst": round(max(noise))}
+    data["targets"] = targets(data["sets"])
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    (RESULTS / "optim.json").write_text(json.dumps(data, indent=2) + "\n")
+    page = ["Written by `make bench-optim`.", *(rendered(b, markdown=True) for b in blocks(data))]
+    (RESULTS / "optim.md").write_text("\n\n".join(page) + "\n")
+    print(*(rendered(block, markdown=False) for block in blocks(data)), sep="\n\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""Stop signals: received by a launcher, sent on to the workers of its node."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any, Self
+
+from launch.exit_status import PREEMPTED
+from launch.worker import stop_file
+
+SECONDS_TO_DIE = 10.0  # for workers whose torchrun was killed
+
+
+class StopSignals:
+    """SIGTERM, SIGINT and SIGUSR1: workers save and stop at the first, the second kills them.
+
+    Before there are workers the first one ends this process. A `patient` launcher takes all signals
+    as the first: Slurm repeats them, and kills by itself what takes too long.
+    """
+
+    def __init__(self, *, patient: bool = False) -> None:
+        self.count = 0
+        self._patient = patient
+        self._logs: Path | None = None
+        self._ranks = range(0)
+        self._stop_file = Path()
+        self._torchrun: subprocess.Popen[bytes] | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def send_to(self, logs: Path, node: int, ranks: range) -> None:
+        """From now on signals are sent on to this node's workers."""
+        self._ranks, self._stop_file = ranks, stop_file(logs, node)
+        self._logs = logs
+
+    def clear(self) -> None:
+        """Removes the process ids and the stop file of an earlier start."""
+        assert self._logs is not None
+        self._logs.mkdir(exist_ok=True)
+        for old in (self._stop_file, *self._pid_files()):
+            old.unlink(missing_ok=True)
+
+    def watch(self, torchrun: subprocess.Popen[bytes]) -> None:
+        """The process whose death kills the workers."""
+        self._torchrun = torchrun
+        if self.count > 1 and not self._patient:
+            self._kill()
+
+    def kill_workers(self) -> None:
+        """Without letting them save."""
+        self._kill()
+        if self._torchrun is not None:
+            self._torchrun.wait()
+            self.wait_for_workers()
+
+    def wait_for_workers(self) -> None:
+        """The kernel kills the workers of a killed torchrun; other torchruns waited for theirs."""
+        for pid in self._workers() if sys.platform == "linux" else ():
+            with suppress(OSError):
+                descriptor = os.pidfd_open(pid)
+                select.select([descriptor], [], [], SECONDS_TO_DIE)
+                os.close(descriptor)
+
+    def _receive(self, number: int, _: FrameType | None) -> None:
+        self.count += 1
+        if self._logs is None:
+            print("stopped before the run started", flush=True)
+            raise SystemExit(PREEMPTED)
+        if self.count > 1:
+            if not self._patient:
+                self._kill()
+            return
+        # A worker writes its process id, then looks for this file: it can't miss both.
+        with suppress(OSError):
+            self._stop_file.touch()
+        for pid in self._workers():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        more = "" if self._patient else "; signal again to stop at once"
+        with suppress(OSError):  # a closed terminal or pipe
+            print(f"stopping after this step{more}", flush=True)
+
+    def _kill(self) -> None:
+        if self._torchrun is not None and self._torchrun.returncode is None:
+            os.killpg(self._torchrun.pid, signal.SIGKILL)  # the kernel kills the workers with it
+
+    def _pid_files(self) -> list[Path]:
+        """Of this node's workers only: another node's ids are of other processes here."""
+        assert self._logs is not None
+        return [self._logs / f"rank-{rank}.pid" for rank in self._ranks]
+
+    def _workers(self) -> list[int]:
+        found = []
+        for file in self._pid_files():
+            with suppress(OSError, ValueError):
+                found.append(int(file.read_text()))
+        return found

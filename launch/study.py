@@ -1,0 +1,280 @@
+"""The study's definition, `configs/study.yaml`, read strictly, and the trials that it asks for.
+
+Every optimizer is tuned on every data set with the same number of trials. All other trials start
+from what tuning found (launch/study_stages.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from analysis.trials import DECAY, HEADLINE, RATES, STUDY_NAMES, Trial, Tuned
+from engine.config import ConfigProblem
+from engine.schema import did_you_mean, read_dataclass
+from launch.compose import CONFIGS, compose, options_of
+from launch.sweep import override_of
+from tasks.catalog import task_class
+
+FILE = CONFIGS / "study.yaml"
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """An optimizer on a data set."""
+
+    experiment: str
+    lr: float  # what the factors of `rates` multiply
+    weight_decay: float | None = None  # where it is tuned: what those of `decays` multiply
+
+    @property
+    def task(self) -> str:
+        return self.experiment.split("/")[0]
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """A data set and the optimizers that are compared on it."""
+
+    rows: dict[str, Any]  # RowOptions by optimizer
+    small_data: str = "own"
+    rates: list[float] = field(default_factory=list)  # default: those of the file
+    report_split: str | None = None  # what all but tuning is judged on; default: as tuning
+
+
+@dataclass(frozen=True)
+class PointOptions:
+    """A point of a study, relative to the tuned recipe."""
+
+    at: float  # its position on the axis
+    overrides: list[str] | dict[str, Any] = field(default_factory=list)  # or by data set
+    lr: float | dict[str, float] = 1.0  # a multiple of the tuned one, or one for each optimizer
+    weight_decay: float | dict[str, float] = 1.0
+    batch: float = 1.0  # a multiple, as is `longer` of the budget
+    longer: float = 1.0
+    series: str = ""  # points of the same series form a line
+
+    def scaled(self, optimizer: str, tuned: Tuned) -> Tuned:
+        """The tuned values times this point's factors."""
+
+        def by(factors: float | dict[str, float], value: float) -> float:
+            factor = factors.get(optimizer, 1.0) if isinstance(factors, dict) else factors
+            return value if factor == 1.0 else three_digits(value * factor)
+
+        decay = tuned.weight_decay
+        return Tuned(by(self.lr, tuned.lr), None if decay is None else by(self.weight_decay, decay))
+
+
+@dataclass(frozen=True)
+class StudyOptions:
+    """One question: some points for each optimizer on some data sets."""
+
+    data: dict[str, Any]  # overrides of all points on that data set
+    points: list[dict[str, Any]]  # PointOptions once read
+    optimizers: list[str] = field(default_factory=list)  # default: all
+    seeds: list[int] = field(default_factory=lambda: [0])
+    rates: list[float] = field(default_factory=list)  # tunes the rate again at each point
+
+
+@dataclass(frozen=True)
+class QuickOptions:
+    """What `--quick` runs."""
+
+    data: list[str]
+    studies: list[str] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=lambda: [0])
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """All of configs/study.yaml, and the overrides of every run."""
+
+    seeds: list[int]  # of the headline
+    rates: list[float]  # factors of a row's learning rate
+    decays: list[float]  # and of its weight decay
+    data: dict[str, Any]  # DataOptions by name
+    studies: dict[str, Any]  # StudyOptions by name
+    extend: int = 0  # values by which a grid may grow while a best value lies at its edge
+    quick: dict[str, Any] | None = None  # QuickOptions
+    overrides: list[str] = field(default_factory=list)
+
+    @property
+    def rows(self) -> dict[tuple[str, str], RowOptions]:
+        """By data set and optimizer."""
+        return {(name, o): row for name, data in self.data.items() for o, row in data.rows.items()}
+
+    def only(self, data: Sequence[str]) -> StudyPlan:
+        """The plan for some of the data sets."""
+        unknown = [name for name in data if name not in self.data]
+        if unknown:
+            known = ", ".join(self.data)
+            raise ConfigProblem([f"--data {name}: the study has {known}" for name in unknown])
+        return replace(self, data={n: one for n, one in self.data.items() if n in data})
+
+    def reduced(self) -> StudyPlan:
+        """The part of the plan that `--quick` asks for."""
+        problems: list[str] = []
+        if self.quick is None:
+            raise ConfigProblem([f"{FILE.name} has no `quick`: --quick has nothing to run"])
+        quick = read_dataclass(QuickOptions, self.quick, "quick", problems)
+        if quick is None or problems:
+            raise ConfigProblem([f"{FILE.name}: {problem}" for problem in problems])
+        studies = {name: one for name, one in self.studies.items() if name in quick.studies}
+        return replace(self.only(quick.data), studies=studies, seeds=quick.seeds)
+
+    # --- trials ---
+
+    def rate_trial(self, data: str, optimizer: str, lr: float) -> Trial:
+        """A learning rate, at the row's own weight decay."""
+        values = Tuned(lr, self.rows[data, optimizer].weight_decay)
+        return self._trial(RATES, data, optimizer, lr, values, tuning=True)
+
+    def decay_trial(self, data: str, optimizer: str, lr: float, decay: float) -> Trial:
+        """A weight decay, at the best learning rate."""
+        return self._trial(DECAY, data, optimizer, decay, Tuned(lr, decay), tuning=True)
+
+    def headline_trials(self, data: str, optimizer: str, tuned: Tuned) -> Iterator[Trial]:
+        for seed in self.seeds:
+            yield self._trial(HEADLINE, data, optimizer, 0.0, tuned, seed=seed)
+
+    def point_trials(
+        self, study: str, point: PointOptions, data: str, optimizer: str, values: Tuned
+    ) -> Iterator[Trial]:
+        """A point of a study with each of its seeds."""
+        for seed in self.studies[study].seeds:
+            yield self._trial(
+                study,
+                data,
+                optimizer,
+                point.at,
+                values,
+                seed=seed,
+                series=point.series,
+                point=point,
+                asked_by=study,
+            )
+
+    def point_rate_trial(
+        self, study: str, point: PointOptions, data: str, optimizer: str, values: Tuned
+    ) -> Trial:
+        """A learning rate at a point that is tuned again."""
+        return self._trial(
+            f"{study}, tuning",
+            data,
+            optimizer,
+            values.lr,
+            values,
+            series=f"{point.series} at {point.at:g}".strip(),
+            tuning=True,
+            point=point,
+            asked_by=study,
+        )
+
+    def _trial(
+        self,
+        study: str,
+        data: str,
+        optimizer: str,
+        at: float,
+        values: Tuned,
+        *,
+        seed: int = 0,
+        series: str = "",
+        tuning: bool = False,
+        point: PointOptions | None = None,
+        asked_by: str = "",
+    ) -> Trial:
+        row, options = self.rows[data, optimizer], self.data[data]
+        words = [
+            f"experiment={row.experiment}",
+            *([] if any(word.startswith("scale=") for word in self.overrides) else ["scale=mini"]),
+            f"small_data={options.small_data}",
+            *(["evaluation.final=false"] if tuning else []),  # a test split stays unseen
+        ]
+        if point is not None:
+            own = point.overrides
+            words += self.studies[asked_by].data[data]
+            words += own.get(data, []) if isinstance(own, dict) else own
+        words.append(override_of("optimizer.lr", values.lr))
+        if values.weight_decay is not None:
+            words.append(override_of("optimizer.weight_decay", values.weight_decay))
+        words += [f"seed={seed}", *self.overrides]
+        if point is not None and point.batch != 1.0:
+            size = _composed(*words)[0]
+            words.append(f"batch.global_size={round(point.batch * size)}")
+        if point is not None and point.longer != 1.0:
+            amount, unit = _composed(*words)[1].split()
+            words.append(override_of("budget", f"{float(amount) * point.longer:.12g} {unit}"))
+        metric = str(task_class(row.task).headline.name)
+        if options.report_split and not tuning:
+            metric = f"{options.report_split}/{metric.partition('/')[2]}"
+        return Trial(study, data, optimizer, series, at, seed, metric, tuple(words))
+
+
+def read_study(
+    overrides: Sequence[str] = (), path: Path = FILE, *, quick: bool = False
+) -> StudyPlan:
+    """The study's file, or its `quick` part; ConfigProblem lists everything that is wrong."""
+    problems: list[str] = []
+    raw = yaml.safe_load(path.read_text()) | {"overrides": list(overrides)}
+    plan: StudyPlan | None = read_dataclass(StudyPlan, raw, "", problems)
+    if plan is not None:
+        data = {n: _read_data(n, plan, given, problems) for n, given in plan.data.items()}
+        studies = {n: _read_one(n, plan, given, problems) for n, given in plan.studies.items()}
+        plan = replace(plan, data=data, studies=studies)
+    if plan is None or problems:
+        raise ConfigProblem([f"{path.name}: {problem}" for problem in problems])
+    return plan.reduced() if quick else plan
+
+
+def _read_data(name: str, plan: StudyPlan, given: Any, problems: list[str]) -> DataOptions | None:
+    where = f"data.{name}"
+    read: DataOptions | None = read_dataclass(
+        DataOptions, {"rates": plan.rates} | given, where, problems
+    )
+    if read is None:
+        return None
+    known = options_of("small_data")
+    if read.small_data not in known:
+        hint = did_you_mean(read.small_data, known)
+        problems.append(f"{where}.small_data={read.small_data} does not exist{hint}")
+    rows = {
+        optimizer: row
+        for optimizer, one in read.rows.items()
+        if (row := read_dataclass(RowOptions, one, f"{where}.rows.{optimizer}", problems))
+    }
+    if len({row.weight_decay is None for row in rows.values()}) > 1:
+        problems.append(f"{where}.rows: tune weight_decay of all optimizers or of none")
+    return replace(read, rows=rows)
+
+
+def _read_one(name: str, plan: StudyPlan, given: Any, problems: list[str]) -> StudyOptions | None:
+    where = f"studies.{name}"
+    if name not in STUDY_NAMES:
+        problems.append(f"{where}: no study has this name{did_you_mean(name, STUDY_NAMES)}")
+    read: StudyOptions | None = read_dataclass(StudyOptions, given, where, problems)
+    if read is None:
+        return None
+    for data in read.data:
+        if data not in plan.data:
+            hint = did_you_mean(data, plan.data)
+            problems.append(f"{where}.data: {data} is not a data set of the study{hint}")
+    points = [read_dataclass(PointOptions, one, f"{where}.points", problems) for one in read.points]
+    return replace(read, points=cast(Any, points))
+
+
+@lru_cache(maxsize=1024)
+def _composed(*overrides: str) -> tuple[int, str]:
+    """The global batch and the budget of a run."""
+    raw = compose(list(overrides))
+    return int(raw["batch"]["global_size"]), str(raw["budget"])
+
+
+def three_digits(value: float) -> float:
+    """Enough for a rate, and readable."""
+    return float(f"{value:.3g}")

@@ -1,0 +1,206 @@
+"""A run from its frozen configuration to its end: workers, restarts, status.
+
+On several nodes each has a launcher, and all do the same. The first one owns the run's folder and
+its status; what it decides there the others learn through the rendezvous.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from engine.lock import RunFolderBusy, hold_run_folder
+from engine.records import RUN_FILE, RunFile, Status, read_status, write_run_file, write_status
+from launch.compose import ROOT, header_of
+from launch.exit_status import BAD_INPUT, BUSY, EXIT
+from launch.paper_row import paper_row
+from launch.rendezvous import NodeLost, Rendezvous, free_port
+from launch.run_spec import RunSpec
+from launch.stop_signals import StopSignals
+from launch.worker import be_killed_with_parent
+
+SECONDS_TO_SHARE = 30.0  # until all nodes must see a file of the first one
+SECONDS_TO_END = 15.0  # for workers after those of another node have failed
+
+
+def run(spec: RunSpec, rendezvous: Rendezvous, stop_signals: StopSignals) -> int:
+    """Freezes the run, starts its workers and returns the launcher's exit status."""
+    with ExitStack() as held:
+        ends = _take_folder(spec, held) if rendezvous.is_first else None
+        ends = rendezvous.gather(ends)[0]
+        if ends is not None:
+            return int(ends)
+        if not _all_share_the_run(spec, rendezvous):
+            return BAD_INPUT
+        each = int(spec.config.hardware.processes) // rendezvous.node.count
+        ranks = range(rendezvous.node.rank * each, (rendezvous.node.rank + 1) * each)
+        stop_signals.send_to(spec.folder / "logs", rendezvous.node.rank, ranks)
+        try:
+            status = _run_attempts(spec, rendezvous, stop_signals)
+        except NodeLost as lost:
+            stop_signals.kill_workers()
+            message = f"{lost}; rerun the same commands to resume from the last checkpoint"
+            status = _conclude(spec, rendezvous, "failed", message)
+    print(f"{status.kind}: {status.message}", flush=True)
+    if status.is_finished:
+        print(f"record: {spec.record_path}", flush=True)
+    elif status.kind == "failed":
+        print(f"logs: {spec.folder / 'logs'}", file=sys.stderr, flush=True)
+    return EXIT[status.kind]
+
+
+def _take_folder(spec: RunSpec, held: ExitStack) -> int | None:
+    """Locks the run's folder and freezes the run; the exit status where there is nothing to run."""
+    folder = spec.folder
+    try:
+        held.enter_context(hold_run_folder(folder))
+        if read_status(folder).is_finished:
+            print(f"{spec.run_id} is finished already: {folder}")
+            return 0
+        freeze(spec)
+    except RunFolderBusy as problem:
+        print(problem, file=sys.stderr)
+        return BUSY
+    except OSError as problem:
+        outputs = spec.config.paths.outputs
+        print(f"paths.outputs={outputs} can't be written to: {problem}", file=sys.stderr)
+        return BAD_INPUT
+    return None
+
+
+def freeze(spec: RunSpec) -> None:
+    """Writes run.yaml, which is all that the workers read."""
+    experiment = spec.config.experiment
+    frozen = RunFile(
+        spec.run_id,
+        spec.fingerprint,
+        asdict(spec.config),
+        notes=header_of(experiment),
+        paper=paper_row(experiment),
+        changed_by_scale=spec.changed_by_scale,
+    )
+    write_run_file(spec.folder, frozen)
+
+
+def _all_share_the_run(spec: RunSpec, rendezvous: Rendezvous) -> bool:
+    """Whether all nodes were given the same run and see the first one's folder."""
+    file = spec.folder / RUN_FILE
+    run_id, content = rendezvous.gather([spec.run_id, _content(file)])[0]
+    problem = ""
+    if spec.run_id != run_id:
+        problem = f"this is {spec.run_id}, but the first node runs {run_id}"
+    else:
+        limit = time.monotonic() + SECONDS_TO_SHARE  # network file systems take their time
+        while _content(file) != content and time.monotonic() < limit:
+            time.sleep(0.5)
+        if _content(file) != content:
+            problem = f"{file} is not the first node's: all nodes must share paths.outputs"
+    if problem:
+        print(f"{rendezvous.node}: {problem}", file=sys.stderr)
+    return not any(rendezvous.gather(problem))
+
+
+def _content(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:
+        return ""
+
+
+def _run_attempts(spec: RunSpec, rendezvous: Rendezvous, stop_signals: StopSignals) -> Status:
+    """Starts the workers; again, some times, after one was killed or stopped responding."""
+    folder, restarts = spec.folder, spec.config.hardware.max_restarts
+    for attempt in range(restarts + 1):
+        problem = _prepare_folder(folder, rendezvous, stop_signals)
+        port = free_port() if rendezvous.node.count > 1 else 0
+        nodes = rendezvous.gather([stop_signals.count, problem, port])
+        problems = [problem for _, problem, _ in nodes if problem]
+        if problems:
+            return _conclude(spec, rendezvous, "failed", problems[0])
+        code = 0
+        if not any(count for count, *_ in nodes):
+            code = _run_workers(spec, rendezvous, stop_signals, port=nodes[0][-1])
+        stopped = any(count for _, count in rendezvous.gather([code, stop_signals.count]))
+        found = read_status(folder) if rendezvous.is_first else Status()
+        status = Status(**rendezvous.gather(asdict(found))[0])
+        if status.kind in EXIT:
+            return status
+        if stopped:
+            message = "stopped at once on request; work since the last checkpoint is lost"
+            return _conclude(spec, rendezvous, "preempted", message)
+        if attempt < restarts:
+            print(f"a worker was lost; restart {attempt + 1} of {restarts}", flush=True)
+    message = f"a worker was lost, and no restart of {restarts} is left"
+    return _conclude(spec, rendezvous, "failed", message)
+
+
+def _prepare_folder(folder: Path, rendezvous: Rendezvous, stop_signals: StopSignals) -> str:
+    """Removes traces of an earlier start; a message if the folder can't be written to."""
+    try:
+        stop_signals.clear()
+        if rendezvous.is_first:
+            write_status(folder, "starting", "")
+    except OSError as problem:
+        return f"{folder} can't be written to: {problem}"
+    return ""
+
+
+def _conclude(spec: RunSpec, rendezvous: Rendezvous, kind: str, message: str) -> Status:
+    """The status of a run whose workers could not write it."""
+    if rendezvous.is_first:
+        with suppress(OSError):  # a full disk
+            write_status(spec.folder, kind, message)
+    return Status(kind, message)
+
+
+def _run_workers(
+    spec: RunSpec, rendezvous: Rendezvous, stop_signals: StopSignals, port: int
+) -> int:
+    """One torchrun, until all its workers have ended; its exit status."""
+    hardware, node = spec.config.hardware, rendezvous.node
+    command = [sys.executable, "-m", "launch.torchrun", "--max-restarts=0"]
+    command.append(f"--nproc-per-node={int(hardware.processes) // hardware.nodes}")
+    command.append("--signals-to-handle=SIGHUP,SIGQUIT")
+    if node.count == 1:
+        command.append("--standalone")
+    else:
+        command += ["--rdzv-backend=static", f"--nnodes={node.count}", f"--node-rank={node.rank}"]
+        command += [f"--master-addr={node.address}", f"--master-port={port}"]
+    command += ["-m", "scripts.train", str(spec.folder)]
+    environment = os.environ | {
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+        "OMP_NUM_THREADS": str(hardware.threads),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }
+    torchrun = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        start_new_session=True,  # Ctrl-C reaches the launcher only, which sends it on in order
+        preexec_fn=be_killed_with_parent,  # and the workers with torchrun
+    )
+    stop_signals.watch(torchrun)
+    if node.count > 1:
+        _watch_nodes(torchrun, rendezvous, stop_signals)
+    code = torchrun.wait()
+    stop_signals.wait_for_workers()
+    return code
+
+
+def _watch_nodes(
+    torchrun: subprocess.Popen[bytes], rendezvous: Rendezvous, stop_signals: StopSignals
+) -> None:
+    """Until torchrun has ended. Kills workers that wait for those of a node where they failed."""
+    limit = float("inf")
+    while torchrun.poll() is None:
+        rendezvous.check_others()
+        if limit == float("inf") and any(code for code, _ in rendezvous.gathered().values()):
+            limit = time.monotonic() + SECONDS_TO_END
+        if time.monotonic() > limit:
+            stop_signals.kill_workers()
+        time.sleep(rendezvous.BETWEEN_POLLS)

@@ -1,0 +1,244 @@
+"""One worker of a run, started by torchrun.
+
+Reads the frozen `run.yaml` of the run's folder and nothing else. How the run ended is written to
+`status.json`; the exit status is 0 for every orderly end, so that torchrun stays quiet.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import os
+import signal
+import sys
+import traceback
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from engine.records import (
+    DIVERGED,
+    FINISHED,
+    RECORD_FILE,
+    ROWS_FILE,
+    RunFile,
+    RunRecord,
+    read_json,
+    read_rows,
+    read_run_file,
+    sort_rows,
+    thin_curves,
+    write_record,
+    write_status,
+)
+
+if TYPE_CHECKING:  # torch is imported after the signal handlers are in place
+    from engine.plan import Plan
+    from engine.trainer import FitResult, Trainer
+
+PLACES = ("paths", "cluster", "init_from")  # of a configuration; a record names no path
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+
+
+def run_worker(folder: Path) -> int:
+    """0 for an orderly end, 1 for a crash."""
+    rank = int(os.environ.get("RANK", 0))
+    _die_with_parent()
+    early: list[int] = []  # stop signals before there is a trainer that could be stopped
+    for number in STOP_SIGNALS:
+        signal.signal(number, lambda number, _: early.append(number))
+    log: TextIO = sys.stderr
+    try:
+        log = _keep_log(folder, rank)
+        if rank == 0:  # before it joins the others, one of which may write another status
+            write_status(folder, "running", "")
+        _train(folder, early)
+    except Exception as error:
+        _report(error, folder, rank, log)
+        return 1
+    return 0
+
+
+def _report(error: Exception, folder: Path, rank: int, log: TextIO) -> None:
+    """What ended this process: in its log, on the screen, and in status.json if it is the cause.
+
+    Where another process was lost no status is written, and the launcher restarts the workers.
+    """
+    from engine.distributed import is_lost_contact
+
+    last = traceback.format_exc().strip().splitlines()[-1]
+    lost = is_lost_contact(error)
+    # The traceback of what is no bug, such as a full disk, goes to the log alone.
+    with suppress(OSError):
+        traceback.print_exc(file=log if lost or isinstance(error, OSError) else None)
+    if lost:
+        print(f"process {rank} lost contact with another: {last}", flush=True)
+        return
+    with suppress(OSError):
+        write_status(folder, "failed", last)
+
+
+def _train(folder: Path, early: list[int]) -> None:
+    from torch import OutOfMemoryError
+
+    from engine import precision
+    from engine.checkpoint import CannotSaveError, CheckpointError
+    from engine.config import read_config
+    from engine.distributed import joined
+    from engine.loading import keep_model_files
+    from engine.memory import keep_freed_memory
+    from engine.plan import make_plan, micro_batches_of
+    from engine.tracking import RunAbout
+    from engine.trainer import Trainer
+    from launch.out_of_memory import describe_out_of_memory
+    from launch.paper_row import compare_with_paper
+    from launch.run_spec import make_task
+    from tasks.base import DataProblem
+    from tasks.catalog import task_class
+
+    frozen = read_run_file(folder)
+    config = read_config(frozen.config)
+    hardware = config.hardware
+    threads = hardware.threads if isinstance(hardware.threads, int) else None
+    with joined(hardware.device, hardware.timeout_s) as group:
+        task_kind = task_class(config.task.name)
+        precision.configure(hardware, group.device, threads, fixed_shapes=task_kind.fixed_shapes)
+        if group.device.type == "cpu":
+            keep_freed_memory()
+        task = make_task(config, micro_batches_of(config, group.world))
+        plan = make_plan(config, task.unit, task.steps_per_epoch, group.world)
+        about = RunAbout(
+            frozen.fingerprint,
+            frozen.notes,
+            frozen.paper,
+            lambda final: compare_with_paper(config.experiment, config.scale, final),
+            lambda result: _keep_record(folder, frozen, plan, result, trainer),
+        )
+        try:
+            trainer = Trainer(config, plan, task, group, folder, frozen.run_id, about)
+        except OutOfMemoryError as problem:
+            write_status(folder, "failed", describe_out_of_memory(config, task_kind))
+            raise SystemExit(1) from problem
+        for number in STOP_SIGNALS:
+            signal.signal(number, lambda *_: trainer.request_stop())
+        if early or stop_file(folder / "logs", int(os.environ.get("GROUP_RANK", 0))).exists():
+            trainer.request_stop()
+        try:
+            if group.is_first:
+                keep_model_files(folder, task)
+            result = trainer.fit()
+        except CheckpointError as problem:
+            cause = "failed" if isinstance(problem, CannotSaveError) else "checkpoint_problem"
+            write_status(folder, cause, str(problem))
+            raise SystemExit(1) from problem  # torchrun then ends those that wait for this one
+        except DataProblem as problem:  # perhaps of this process alone
+            write_status(folder, "data_problem", str(problem))
+            raise SystemExit(1) from problem
+        except OutOfMemoryError as problem:
+            write_status(folder, "failed", describe_out_of_memory(config, task_kind))
+            raise SystemExit(1) from problem
+        if group.is_first:
+            write_status(folder, result.status, result.message, step=result.step)
+
+
+def stop_file(logs: Path, node: int) -> Path:
+    """Exists once a node's launcher has received a stop signal, perhaps before its workers do."""
+    return logs / (f"stop-{node}" if node else "stop")
+
+
+def _keep_record(
+    folder: Path, frozen: RunFile, plan: Plan, result: FitResult, trainer: Trainer
+) -> None:
+    if result.status in (FINISHED, DIVERGED):
+        write_run_record(folder, frozen, plan, result, trainer)
+
+
+def write_run_record(
+    folder: Path, frozen: RunFile, plan: Plan, result: FitResult, trainer: Trainer
+) -> None:
+    """What a run leaves beside its checkpoints when it has finished or diverged."""
+    from engine.provenance import describe_environment
+
+    config, rows = frozen.config, folder / ROWS_FILE
+    record = RunRecord(
+        run_id=frozen.run_id,
+        experiment=config["experiment"],
+        scale=config["scale"],
+        seed=config["seed"],
+        fingerprint=frozen.fingerprint,
+        final=result.final if result.status == FINISHED else {},
+        best=result.best,
+        wall_s=result.wall_s,
+        plan={k: v for k, v in asdict(plan).items() if k != "schedule"},
+        environment=describe_environment() | _initial_model(folder),
+        config={k: v for k, v in config.items() if k not in PLACES},
+        date=datetime.now(UTC).date().isoformat(),
+        status=result.status,
+        last=result.last,
+        skipped_steps=result.skipped,
+        meters=result.meters,
+        signature=trainer.task.signature(),
+        curves=thin_curves(sort_rows(read_rows(rows))) if rows.exists() else {},
+        parameters=sum(p.numel() for p in trainer.module.parameters()),
+        data_manifest=trainer.task.data_manifest(),
+    )
+    write_record(folder / RECORD_FILE, record)
+
+
+def _initial_model(folder: Path) -> dict[str, Any]:
+    """Whose weights a run began with, if not with random ones."""
+    from engine.initialisation import INITIAL_FILE
+
+    path = folder / INITIAL_FILE
+    return {"initial_model": read_json(path)} if path.exists() else {}
+
+
+def _die_with_parent() -> None:
+    """A worker whose torchrun is killed gets SIGKILL from the kernel (Linux)."""
+    be_killed_with_parent()
+    parent = str(os.getppid())
+    if sys.platform == "linux" and os.environ.get("TORCHRUN_PID", parent) != parent:
+        sys.exit(1)  # torchrun was killed before the call above
+
+
+def be_killed_with_parent() -> None:
+    """Asks the kernel to kill this process when its parent dies (Linux only)."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+def _keep_log(folder: Path, rank: int) -> TextIO:
+    """All output goes to logs/rank-N.log; the first rank's to the screen as well.
+
+    The process id is written beside it, so that the launcher can send the worker stop signals.
+    """
+    logs = folder / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    (logs / f"rank-{rank}.pid").write_text(str(os.getpid()))
+    log = (logs / f"rank-{rank}.log").open("a", buffering=1)
+    if rank > 0:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    else:
+        sys.stdout, sys.stderr = _Tee(sys.stdout, log), _Tee(sys.stderr, log)
+    return log
+
+
+class _Tee(io.TextIOBase):
+    """Writes to the screen, and to the log as long as the disk is not full."""
+
+    def __init__(self, screen: TextIO, log: TextIO) -> None:
+        self._screen, self._log = screen, log
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._log.write(text)
+        return self._screen.write(text)
+
+    def flush(self) -> None:
+        self._screen.flush()
+        with suppress(OSError):
+            self._log.flush()

@@ -1,0 +1,42 @@
+"""`python -m scripts.gpu_check [--steps 50]`: whether this GPU is right, and how fast.
+
+See `launch.gpu_check`. Writes results/bench/gpu-<name>.json and a page beside it. Exit status: 0 ·
+1 where the GPU's numbers are not the CPU's · 2 without a usable GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+
+def main() -> int:
+    """Exit status."""
+    parser = argparse.ArgumentParser(description="Check this machine's GPU against its CPU.")
+    parser.add_argument("--steps", type=int, default=50, help="timed steps of each task")
+    parser.add_argument("--folder", type=Path, help="where the record goes (results/bench)")
+    options = parser.parse_args()
+    import torch
+
+    from engine.config import ConfigProblem
+    from launch.device_check import check_devices
+
+    try:
+        check_devices("cuda")
+    except ConfigProblem as problem:
+        print(problem, file=sys.stderr)
+        return 2
+    if not torch.cuda.is_available():
+        print("gpu-check: this machine has no NVIDIA GPU", file=sys.stderr)
+        return 2
+    from launch.gpu_check import check_gpu, write_record
+
+    record = check_gpu(options.steps)
+    path = write_record(record, *([options.folder] if options.folder else []))
+    print(f"record: {path}")
+    return 0 if record["agrees_with_cpu"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

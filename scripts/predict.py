@@ -1,0 +1,51 @@
+"""`python -m scripts.predict RUN|CHECKPOINT|EXPORT [FILE …] [key=value …]`: what a model predicts.
+
+    imagenet      classifies image files: the five likeliest classes
+    librispeech   transcribes FLAC and WAV files of any sampling rate
+    wmt14         translates lines of files, or of the standard input: unknown=replace
+    wikitext103   continues the text of files, or of the standard input: words=50 temperature=0.8
+                  top_k=40 top_p=0.9 seed=1; or scores it: score=true; tokenized=true
+
+Each prediction is printed as soon as it is there. Overrides as `data.beam=1` or
+`hardware.device=cpu` change how; write a file whose name has a = as ./name=….
+Exit status: 0 all predicted · 1 some inputs were bad, named on the standard error · 2 all were.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from launch.predict import Request, run_predictions
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parses, predicts."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.predict", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("model", type=Path, help="a run's folder, a checkpoint or an export")
+    parser.add_argument("arguments", nargs="*", metavar="FILE|key=value")
+    parser.add_argument("--checkpoint", default="last", help="last, best or a step of the run")
+    parser.add_argument(
+        "--average", type=int, default=1, metavar="K", help="the last K checkpoints"
+    )
+    parser.add_argument("--batch", type=int, default=1, help="inputs at once: quicker, later")
+    parser.add_argument("--json", action="store_true", help="a JSON object a line")
+    given = parser.parse_intermixed_args(arguments)
+    asked = Request(
+        given.model, given.arguments, given.checkpoint, given.average, given.batch, given.json
+    )
+    try:
+        return run_predictions(asked)
+    except BrokenPipeError:  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

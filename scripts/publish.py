@@ -1,0 +1,77 @@
+"""`python -m scripts.publish [RUN …]`: copies records of finished runs to `results/runs/`.
+
+Each record is checked first: a finished run at scale paper or mini, of a clean commit that this
+repository has, of the recipe as it is configured now, and not there already with other numbers.
+
+Exit status: 0 all published, or there already · 1 some were refused · 2 bad input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from analysis.publish import (
+    REFUSED,
+    find_candidates,
+    has_commit_in,
+    publish,
+    publish_trials,
+    study_runs,
+)
+from engine.records import RecordError
+from launch.compose import ROOT
+from launch.fingerprints import recipe_fingerprints
+
+
+def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
+    """From outputs to results."""
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.publish", description="Publishes the records of finished runs."
+    )
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="run ids; default: all")
+    parser.add_argument("--outputs", type=Path, default=root / "outputs")
+    parser.add_argument("--replace", action="store_true", help="replace records of other numbers")
+    parser.add_argument("--any-recipe", action="store_true", help="runs with overrides too")
+    parser.add_argument(
+        "--study", action="store_true", help="the runs of make study, and its table"
+    )
+    options = parser.parse_args(arguments)
+    records, refused = find_candidates(options.outputs)
+    if not records and not refused:
+        print(f"no finished runs of scale paper or mini in {options.outputs}", file=sys.stderr)
+        return 2
+    if options.study:
+        try:
+            options.runs, options.any_recipe = study_runs(options.outputs, records), True
+        except RecordError as problem:
+            print(problem, file=sys.stderr)
+            return 2
+    unknown = sorted(set(options.runs) - {record.run_id for record in records})
+    if unknown:
+        print(f"{unknown[0]}: no such run in {options.outputs}", file=sys.stderr)
+        return 2
+    if options.runs:
+        records, refused = [r for r in records if r.run_id in options.runs], []
+    current = None
+    if not options.any_recipe:
+        current = recipe_fingerprints((record.experiment, record.scale) for record in records)
+    try:
+        folder = root / "results" / "runs"
+        done = publish(records, folder, current, has_commit_in(root), options.replace)
+    except (RecordError, OSError) as problem:
+        print(problem, file=sys.stderr)
+        return 2
+    for one in [*done, *refused]:
+        print(one, file=sys.stderr if one.outcome == REFUSED else sys.stdout)
+    if any(one.outcome == REFUSED for one in [*done, *refused]):
+        return 1
+    if options.study:
+        print(f"wrote {publish_trials(options.outputs, root / 'results')}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""The tree of configs: every file composes, every pair that is silently optional exists."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from engine.config import SCALES, read_config
+from launch.compose import _compose_groups, collect, compose, options_of
+from tasks.catalog import TASKS
+from tests.launch.recipes import FROZEN, fingerprints
+
+ROOT = Path(__file__).parents[2]
+EXPERIMENTS = options_of("experiment")
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_experiment_composes_at_every_scale(experiment, scale):
+    config = read_config(compose([f"experiment={experiment}", f"scale={scale}"]))
+    assert config.experiment == experiment
+    assert config.batch.global_size % config.batch.micro == 0
+
+
+def test_every_task_shrinks_to_every_scale():
+    """Hydra skips a missing optional file without a word."""
+    for task in TASKS:
+        for scale in SCALES:
+            if scale != "paper":
+                assert (ROOT / "configs" / "shrink" / f"{scale}_{task}.yaml").exists()
+
+
+def test_the_paper_scale_changes_nothing():
+    assert yaml.safe_load((ROOT / "configs/scale/paper.yaml").read_text()) == {}
+    assert not list((ROOT / "configs/shrink").glob("paper_*"))
+
+
+def test_later_wins_and_hardware_changes_no_science():
+    base = compose(["experiment=imagenet/novograd_100ep", "scale=paper"])
+    other = compose(["experiment=imagenet/novograd_100ep", "scale=paper", "hardware=dgx1"])
+    assert base["budget"] == "100 epochs"
+    assert {k for k in base if base[k] != other[k]} == {"hardware"}
+
+
+def test_table_1_is_planned_as_the_paper_has_it():
+    """1,251 steps an epoch, 125,100 in all, 128 images per GPU, on eight GPUs."""
+    from engine.plan import make_plan
+
+    for name in ("novograd_100ep", "sgd_100ep", "adamw_100ep"):
+        config = read_config(compose([f"experiment=imagenet/{name}", "scale=paper"]))
+        plan = make_plan(config, "image", 1_281_167 // config.batch.global_size, 8)
+        assert (plan.steps, plan.accumulation, plan.micro) == (125_100, 1, 128)
+        assert plan.warmup == 0
+
+
+def test_recipes_change_by_intent_only():
+    """After an intended change: python -m tests.launch.recipes."""
+    assert fingerprints() == json.loads(FROZEN.read_text())
+
+
+def changes(*overrides: str) -> dict[str, list[object]]:
+    problems: list[str] = []
+    composed = collect(["experiment=imagenet/novograd_100ep", *overrides], problems)
+    assert composed is not None
+    assert not problems
+    return composed.changed_by_scale
+
+
+def test_what_a_scale_changes_is_known_key_by_key():
+    found = changes("scale=mini")
+    assert found["optimizer.lr"] == [0.007, 0.00928]
+    assert found["optimizer.weight_decay"] == [0.002, 0.0002]
+    assert found["budget"] == ["100 epochs", "1 epochs"]
+    assert found["batch.global_size"] == [1024, 64]
+    assert found["data.name"] == ["imagenet", "cifar10"]
+    assert not any(key.startswith(("multiply", "paths", "hardware", "tracking")) for key in found)
+    assert changes("scale=paper") == {}
+
+
+def test_a_users_override_is_no_change_of_the_scale():
+    found = changes("scale=mini", "optimizer.lr=0.3", "model.width=32")
+    assert not {"optimizer.lr", "model.width"} & set(found)
+    assert found["budget"] == ["100 epochs", "1 epochs"]
+    assert changes("scale=paper", "optimizer.lr=0.3") == {}
+
+
+@pytest.mark.parametrize(
+    ("root", "folder"), [(None, "data"), ("", "data"), ("/some/where", "/some/where")]
+)
+def test_small_data_are_below_data_root_if_that_is_set(root, folder, monkeypatch):
+    monkeypatch.delenv("DATA_ROOT", raising=False)
+    if root is not None:
+        monkeypatch.setenv("DATA_ROOT", root)
+    _compose_groups.cache_clear()
+    raw = compose(["experiment=librispeech/novograd", "scale=mini", "small_data=an4"])
+    _compose_groups.cache_clear()
+    assert raw["paths"]["data"] == folder
+
+
+def test_machines_state_their_difference_only():
+    base = yaml.safe_load((ROOT / "configs/hardware/base.yaml").read_text())
+    for name in options_of("hardware"):
+        own = yaml.safe_load((ROOT / f"configs/hardware/{name}.yaml").read_text())
+        assert "base" in own.pop("defaults")
+        assert not {key for key, value in own.items() if base[key] == value}, name

@@ -1,0 +1,166 @@
+"""The launcher as a user meets it: real torchrun, real signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from engine.records import read_record, read_rows
+from tests.launch.launching import (
+    ENDLESS,
+    ROOT,
+    is_alive,
+    launch,
+    result,
+    run_folder,
+    start,
+    wait_for_end,
+    wait_for_rows,
+    worker_pids,
+)
+
+
+def test_from_command_to_record(undisturbed):
+    folder, done = undisturbed
+    assert "64 images = 1 × 2 accumulated × 32" in done.stdout
+    assert "finished: all 46 steps done" in done.stdout
+    record = run_folder(folder) / "record.json"
+    content = json.loads(record.read_text())
+    assert set(content["final"]) == {"val/top1", "val/top5", "val/loss"}
+    assert content["plan"]["steps"] == 46
+    assert str(folder) not in record.read_text()  # no machine's paths
+    assert content["data_manifest"]["name"] == "digits"
+    assert content["data_manifest"]["counts"] == {"train": {"images": 1498}, "val": {"images": 299}}
+    assert len(content["data_manifest"]["sha256"]["train"]) == 64
+    rows = read_rows(run_folder(folder) / "metrics.jsonl")
+    assert {"step", "epoch", "units", "wall_s", "train/loss", "train/lr", "train/grad_norm"} <= set(
+        rows[0]
+    )
+    assert (run_folder(folder) / "logs" / "rank-0.log").exists()
+
+
+def test_a_finished_run_is_skipped(undisturbed):
+    folder, _ = undisturbed
+    again = launch(folder)
+    assert again.returncode == 0
+    assert "is finished already" in again.stdout
+
+
+def test_a_killed_worker_is_replaced(undisturbed, tmp_path):
+    process = start(tmp_path)
+    wait_for_rows(tmp_path, 3, process)
+    (pid,) = worker_pids(tmp_path)
+    os.kill(pid, signal.SIGKILL)
+    output = process.communicate()[0]
+    assert process.returncode == 0, output
+    assert "a worker was lost; restart 1 of 3" in output
+    assert result(tmp_path) == result(undisturbed[0])
+
+
+def test_nobody_outlives_a_killed_launcher_and_its_folder_is_its_own(tmp_path):
+    process = start(tmp_path, "hardware.processes=2", ENDLESS)
+    wait_for_rows(tmp_path, 1, process)
+    second = launch(tmp_path, "hardware.processes=2", ENDLESS)
+    assert second.returncode == 4
+    assert "Traceback" not in second.stderr
+    pids = worker_pids(tmp_path)
+    assert len(pids) == 2
+    assert all(map(is_alive, pids))
+    process.kill()
+    wait_for_end(pids)
+
+
+def test_damaged_checkpoints_are_never_a_silent_restart(tmp_path):
+    process = start(tmp_path, ENDLESS)
+    wait_for_rows(tmp_path, 3, process)
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    for file in (run_folder(tmp_path) / "checkpoints").glob("*.pt"):
+        file.write_bytes(b"damaged")
+    done = launch(tmp_path, ENDLESS)
+    assert done.returncode == 3, done.stderr
+    assert "damaged" in done.stdout + done.stderr
+
+
+def test_divergence_has_its_own_status(tmp_path):
+    done = launch(
+        tmp_path, "experiment=imagenet/sgd_100ep", "optimizer.lr=1e30", "decay.apply_to=all"
+    )
+    assert done.returncode == 5, done.stdout + done.stderr
+    assert "diverged: the loss is" in done.stdout
+    record = read_record(run_folder(tmp_path) / "record.json")
+    assert (record.status, record.final) == ("diverged", {})
+    assert record.optimizer == "sgd"
+
+
+def test_a_run_writes_to_outputs_and_data_only(tmp_path):
+    """In a copy of the checkout as it is, with the default paths."""
+    copy = tmp_path / "checkout"
+    subprocess.run(["git", "clone", "--quiet", "--local", ROOT, copy], check=True)
+    for name in git(ROOT, "ls-files", "-mo", "--exclude-standard").splitlines():
+        if (ROOT / name).exists():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, copy / name)
+    before, files = git(copy, "status", "--porcelain"), {path.name for path in copy.iterdir()}
+    words = ["experiment=imagenet/novograd_100ep", "scale=smoke", "budget='2 steps'"]
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "scripts.launch",
+            *words,
+            "hardware=cpu",
+            "schedule.warmup='0 steps'",
+        ],
+        cwd=copy,
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(copy.glob("outputs/imagenet/*/record.json"))
+    assert git(copy, "status", "--porcelain") == before
+    assert {path.name for path in copy.iterdir()} - files == {"outputs", "data"}
+
+
+def git(folder: Path, *arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_workers_never_import_hydra():
+    program = (
+        "import sys; import scripts.train, engine.trainer, tasks.imagenet.task; "
+        "assert not {'hydra', 'omegaconf', 'wandb', 'fairseq'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
+def test_a_plan_at_the_papers_scale_without_running_and_without_the_data(tmp_path):
+    words = ["experiment=imagenet/novograd_100ep", "scale=paper", "hardware=dgx1"]
+    words.append(f"paths.data={tmp_path}")
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts.plan", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for text in (
+        "1,024 images = 8 × 1 accumulated × 128",
+        "125,100 steps = 100 epochs of 1,251, of which 0 warm-up",
+        "25,549,352 parameters in 153 tensors",
+        "optimizer 102.2 MB",  # fp32 moments and 153 scalars
+        "TFLOP per step",
+        "sustained",
+    ):
+        assert text in done.stdout, done.stdout
+    assert not list(tmp_path.iterdir())
