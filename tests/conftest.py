@@ -6,6 +6,15 @@ import socket
 import pytest
 import torch
 
+if not os.environ.get("DATA_ROOT"):  # an empty one counts as unset, here and in configs/small_data
+    os.environ.pop("DATA_ROOT", None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Before all fixtures: torch.testing's modules forbid to set the flags of torch.backends."""
+    torch.backends.__allow_nonbracketed_mutation_flag = True
+
 
 @pytest.fixture(autouse=True)
 def _seeded():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import tomllib
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,11 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from scripts.lock import lock_lines
+from launch.lockfile import dependency_groups, hashes_of, pinned_lines, read_lock
 
 ROOT = Path(__file__).parent.parent
-LOCK = [
-    line
-    for line in (ROOT / "requirements.lock").read_text().splitlines()
-    if not line.startswith("#")
-]
+LOCK = (ROOT / "requirements.lock").read_text()
+LOCKED = read_lock(LOCK)
 LINUX = 'platform_system == "Linux"'
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -30,21 +29,70 @@ def run_make(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_every_package_is_pinned_and_nothing_is_a_url():
-    for line in LOCK:
-        package, _, marker = line.partition(" ; ")
-        assert re.fullmatch(r"[a-z0-9.-]+==[0-9a-z.]+", package)
-        assert marker in ("", LINUX, f'{LINUX} and platform_machine == "x86_64"')
-    assert LOCK[-1].startswith("fairseq-fixed==")
+def test_every_package_is_pinned_with_checksums_and_nothing_is_a_url():
+    for line in LOCK.splitlines():
+        package, _, marker = line.removesuffix(" \\").partition(" ; ")
+        if line.startswith("#"):
+            continue
+        if not re.fullmatch(r"    --hash=sha256:[0-9a-f]{64}", package):
+            assert re.fullmatch(r"[a-z0-9.-]+==[0-9a-z.]+", package)
+            assert marker in ("", LINUX, f'{LINUX} and platform_machine == "x86_64"')
+    assert list(LOCKED)[-1] == "fairseq-fixed"
+    assert all(digests for _, digests in LOCKED.values())
+    assert "://" not in LOCK
+
+
+def test_set_up_installs_nothing_without_its_checksum():
+    recipe = run_make("-n", "setup", "VENV=none", "PYTHON=python3.11").stdout
+    installs = [line for line in recipe.splitlines() if " -m pip " in line and " install " in line]
+    assert len(installs) == 3
+    assert all("--require-hashes" in line for line in installs)
+
+
+def test_a_package_that_differs_from_the_lock_is_refused(tmp_path):
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "pyproject.toml").write_text("[project]\nname = 'p'\nversion = '1'\n")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    build = [
+        *pip,
+        "wheel",
+        "--no-build-isolation",
+        "--no-deps",
+        "-q",
+        "-w",
+        tmp_path,
+        tmp_path / "p",
+    ]
+    subprocess.run(build, check=True, capture_output=True)
+    lock = tmp_path / "lock"
+    lock.write_text(f"p==1 --hash=sha256:{'0' * 64}\n")
+    install = [*pip, "install", "--no-index", "--find-links", tmp_path, "--require-hashes"]
+    done = subprocess.run(
+        [*install, "--target", tmp_path / "out", "-r", lock], capture_output=True, check=False
+    )
+    assert done.returncode == 1
+    assert b"HASH" in done.stderr.upper()
 
 
 def test_the_lock_satisfies_the_project():
-    locked = {line.split("==")[0]: line.split(";")[0].split("==")[1].strip() for line in LOCK}
-    extras = PROJECT["optional-dependencies"].values()
-    for text in [*PROJECT["dependencies"], *(text for extra in extras for text in extra)]:
+    for text in [*PROJECT["dependencies"], *chain.from_iterable(dependency_groups().values())]:
         requirement = Requirement(text)
-        name = canonicalize_name(requirement.name)
-        assert requirement.specifier.contains(locked[name]), text
+        version, _ = LOCKED[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(version), text
+
+
+def test_checksums_are_those_of_files_that_can_be_installed_here():
+    names = {
+        "a": "pkg-1.0-py3-none-any.whl",
+        "b": "pkg-1.0-cp311-cp311-manylinux_2_28_x86_64.whl",
+        "c": "pkg-1.0-cp39-abi3-macosx_11_0_arm64.whl",
+        "d": "pkg-1.0.tar.gz",
+        "e": "pkg-1.0-cp312-cp312-manylinux_2_28_x86_64.whl",  # another Python
+        "f": "pkg-1.0-cp311-cp311-win_amd64.whl",  # another system
+        "0": "pkg-1.0.1-py3-none-any.whl",  # another version
+    }
+    page = "".join(f'<a href="x/{n}#sha256={c * 64}">{n}</a>\n' for c, n in names.items())
+    assert hashes_of(page, "1.0") == [c * 64 for c in "abcd"]
 
 
 def test_packages_that_only_linux_needs_are_marked():
@@ -62,11 +110,11 @@ def test_packages_that_only_linux_needs_are_marked():
         {"name": "nvidia-y", "version": "1"},
         {"name": "Sym.Py", "version": "3"},
     ]
-    assert lock_lines(packages, ["torch"]) == [
-        'nvidia-x==1 ; platform_system == "Linux"\n',
-        'nvidia-y==1 ; platform_system == "Linux"\n',
-        "sym-py==3\n",
-        "torch==2.0\n",
+    assert pinned_lines(packages, ["torch"]) == [
+        'nvidia-x==1 ; platform_system == "Linux"',
+        'nvidia-y==1 ; platform_system == "Linux"',
+        "sym-py==3",
+        "torch==2.0",
     ]
 
 

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.tracking import read_rows
-from scripts.cluster import submit
-from scripts.launch import prepare
-from scripts.supervise import read_status
+from engine.records import read_rows, read_status
+from launch.run_spec import make_run_spec
+from launch.slurm import submit
 from tests.cluster.slurm import ask
-from tests.scripts.launching import command, launch, result, run_folder
+from tests.launch.launching import command, launch, result, run_folder
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("slurm")]
 PAIR = ("hardware.processes=2", "budget='60 steps'")
@@ -41,12 +40,12 @@ def slurm(*words: str) -> str:
     return ask(dict(os.environ), *words)
 
 
-def prepared(folder: Path, *words: str):
-    return prepare([*command(folder, *words)[3:], "cluster=slurm", "cluster.time=10"])
+def spec(folder: Path, *words: str):
+    return make_run_spec([*command(folder, *words)[3:], "cluster=slurm", "cluster.time=10"])
 
 
 def queue(folder: Path, *words: str) -> tuple[str, Path]:
-    run = prepared(folder, *words)
+    run = spec(folder, *words)
     (job,) = submit([run], run.config.cluster)
     return job, run.folder
 
@@ -97,7 +96,7 @@ def test_two_nodes_end_as_one(undisturbed_pair, base):
     words = log(run, job)
     assert ended["JobState"] == "COMPLETED", words
     assert ended["NodeList"] == "n[0-1]"
-    assert "on         2 × cpu of 2 nodes" in words
+    assert "2 × cpu on 2 nodes" in words
     assert "Traceback" not in words
     same_end(undisturbed_pair, base / "nodes")
 
@@ -109,15 +108,16 @@ def test_a_run_out_of_time_and_preempted_ends_as_an_undisturbed_one(undisturbed_
     while described(job)["JobState"] != "PENDING":
         time.sleep(0.1)
     stopped = read_status(run)
-    assert stopped["status"] == "preempted", log(run, job)
-    assert 5 <= stopped["step"] < 60
+    assert stopped.kind == "preempted", log(run, job)
+    assert stopped.step is not None
+    assert 5 <= stopped.step < 60
 
     slurm("scontrol", "update", f"JobId={job}", "StartTime=now")
-    wait_for_step(run, stopped["step"] + 5, job)
+    wait_for_step(run, stopped.step + 5, job)
     urgent = slurm("sbatch", "-purgent", "-N2", "--exclusive", "-o/dev/null", "--wrap=true")
     wait_for_end(urgent.split()[-1])
-    assert read_status(run)["status"] == "preempted", log(run, job)
-    assert stopped["step"] < read_status(run)["step"] < 60
+    assert read_status(run).kind == "preempted", log(run, job)
+    assert stopped.step < (read_status(run).step or 0) < 60
 
     ended = wait_for_end(job)
     assert ended["JobState"] == "COMPLETED", log(run, job)
@@ -129,15 +129,15 @@ def test_a_run_out_of_time_and_preempted_ends_as_an_undisturbed_one(undisturbed_
 def test_what_fails_or_is_cancelled_is_not_queued_again(base, capsys):
     words = ("optimizer.lr=1e30", "experiment=imagenet/sgd_100ep", "decay.apply_to=all")
     failing, _ = queue(base / "failing", *words)
-    run = prepared(base / "cancelled", "budget='1000 epochs'")
+    run = spec(base / "cancelled", "budget='1000 epochs'")
     (job,) = submit([run, run], run.config.cluster)
     wait_for_step(run.folder, 1, job)
     assert submit([run], run.config.cluster) == []
     assert f"is job {job} already" in capsys.readouterr().out
     slurm("scancel", job)
     assert wait_for_end(job)["JobState"] == "CANCELLED"
-    assert read_status(run.folder)["status"] == "preempted"
-    assert "and saved" in read_status(run.folder)["message"]
+    assert read_status(run.folder).kind == "preempted"
+    assert "and saved" in read_status(run.folder).message
     ended = wait_for_end(failing)
     assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "5:0", "0")
 
@@ -146,7 +146,7 @@ def test_ten_jobs_share_eight_gpus(base):
     """Never more at once than there are, and none for two at a time."""
     book = base / "gpus.txt"
     words = f"$SLURM_JOB_ID $SLURM_JOB_GPUS $CUDA_VISIBLE_DEVICES >> {book}"
-    runs = [prepared(base / "many", "budget='2 steps'", f"seed={seed}") for seed in range(10)]
+    runs = [spec(base / "many", "budget='2 steps'", f"seed={seed}") for seed in range(10)]
     cluster = replace(
         runs[0].config.cluster,
         gpus_per_node=1,
@@ -159,7 +159,7 @@ def test_ten_jobs_share_eight_gpus(base):
     for job in jobs:
         assert wait_for_end(job)["JobState"] == "COMPLETED", log(runs[0].folder, job)
     assert submit(runs, cluster) == []
-    assert len(list((base / "many" / "records").rglob("*.json"))) == 10
+    assert len(list((base / "many").rglob("record.json"))) == 10
 
     taken: dict[str, str] = {}
     most, used = 0, Counter[str]()

@@ -1,0 +1,243 @@
+"""A comparison of runs: tables, charts, CSV files and a page of their curves."""
+
+from __future__ import annotations
+
+import csv
+import io
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from analysis.charts import Chart, Line, optimizer_of
+from analysis.charts_draw import draw_png
+from analysis.curves import Band, band
+from analysis.logged_runs import CompareProblem, Group, LoggedRun, closest
+from analysis.metrics import find_metric
+from analysis.pages import render_page_of
+from analysis.paper import read_paper
+from analysis.tables import text_table
+from engine.formats import format_time
+
+DECADES = 2  # that positive values must span for a logarithmic axis
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One metric of the groups: its bands by group, chart and table."""
+
+    metric: str
+    title: str
+    bands: dict[str, Band]
+    chart: Chart
+    table: list[list[str]]  # the first line is the head
+
+    @property
+    def csv(self) -> str:
+        """The numbers in full precision; one run has no standard deviation."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["group", "x", "mean", "sd", "n"])
+        for name, shown in self.bands.items():
+            sds = shown.sd.tolist() if shown.n > 1 else [""] * len(shown.xs)
+            for x, y, sd in zip(shown.xs.tolist(), shown.mean.tolist(), sds, strict=True):
+                writer.writerow([name, x, y, sd, shown.n])
+        return text.getvalue()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that is shown of some groups of runs."""
+
+    title: str  # task, scale and data: small numbers must not be taken for the paper's
+    metrics: tuple[Compared, ...]
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        tables = [text_table(one.table, one.title) for one in self.metrics]
+        return "\n\n".join([*tables, *(["\n".join(self.notes)] if self.notes else [])])
+
+    def files(self, folder: Path) -> dict[Path, bytes]:
+        """A page, and for each metric a picture and its numbers."""
+        name = slug(self.title)
+        page = render_page_of("compare.html.j2", comparison=self)
+        found = {folder / f"{name}.html": page.encode()}
+        for one in self.metrics:
+            stem = f"{name}-{slug(one.metric)}"
+            found[folder / f"{stem}.png"] = draw_png(one.chart)
+            found[folder / f"{stem}.csv"] = one.csv.encode()
+        return found
+
+
+def compare(groups: Sequence[Group], metrics: Sequence[str], axis: str, unit: str) -> Comparison:
+    """The metrics of groups of runs along an axis; `unit` is what the task counts: "image"."""
+    _check_logged(metrics, groups)
+    title = title_of(groups[0].runs[0])
+    compared = [_compare(groups, metric, axis, unit, title) for metric in dict.fromkeys(metrics)]
+    return Comparison(title, tuple(compared), tuple(_notes(groups)))
+
+
+def wandb_request(
+    comparison: Comparison, runs: Sequence[LoggedRun], options: Namespace
+) -> dict[str, Any]:
+    """What a W&B report of the same runs and groups is made of."""
+    entity, name = (runs[0].value(f"tracking.{key}") or "" for key in ("entity", "project"))
+    return {
+        "project": options.wandb or f"{entity}/{name}",
+        "title": comparison.title,
+        "run_ids": [run.wandb_id for run in runs],
+        "metrics": [one.metric for one in comparison.metrics],
+        "axis": options.axis,
+        "group_key": runs[0].full_key(options.group_by),
+    }
+
+
+def title_of(run: LoggedRun) -> str:
+    """Task, scale and data."""
+    return f"{run.value('task')}, scale {run.value('scale')}, {run.value('data')}"
+
+
+def slug(text: str) -> str:
+    """For a file's name: letters and digits, with hyphens between."""
+    return "-".join("".join(c if c.isalnum() else " " for c in text).split())
+
+
+def _check_logged(metrics: Sequence[str], groups: Sequence[Group]) -> None:
+    rows = [row for group in groups for run in group.runs for row in run.rows]
+    known = list(dict.fromkeys(key for row in rows for key in row if "/" in key))
+    if not known:
+        raise CompareProblem("these runs have logged nothing yet")
+    for metric in metrics:
+        if metric not in known:
+            raise CompareProblem(f"no run has logged {metric!r}{closest(metric, known)}")
+
+
+def _notes(groups: Sequence[Group]) -> list[str]:
+    """What a reader must know to read the tables correctly."""
+    notes = []
+    for group in groups:
+        recipes = sorted({run.run_id.rpartition("-s")[0] for run in group.runs})
+        if len(recipes) > 1:
+            notes.append(
+                f"{group.name}: ± is over {len(recipes)} recipes, not over seeds alone "
+                f"({', '.join(recipes)})"
+            )
+    if not all(group.is_finished for group in groups):
+        notes.append("Unfinished runs are dotted and not included in any mean.")
+    return notes
+
+
+def _compare(groups: Sequence[Group], metric: str, axis: str, unit: str, title: str) -> Compared:
+    bands: dict[str, Band] = {}
+    for group in groups:
+        curves = group.curves(metric, axis)
+        if curves:
+            try:
+                bands[group.name] = band(curves)
+            except ValueError as problem:
+                raise CompareProblem(f"{group.name}: {problem}: choose another --axis") from None
+    if not bands:
+        raise CompareProblem(f"no row has both {metric} and {axis}: choose another --axis")
+    title = f"{metric} · {title}"
+    chart = _chart(groups, bands, metric, axis, unit, title)
+    return Compared(metric, title, bands, chart, _table(groups, metric, axis))
+
+
+def _chart(
+    groups: Sequence[Group],
+    bands: dict[str, Band],
+    metric: str,
+    axis: str,
+    unit: str,
+    title: str,
+) -> Chart:
+    """The curves of the groups, and the paper's numbers at the paper's own scale."""
+    factor, x_label = _x_unit(axis, unit, max(float(shown.xs[-1]) for shown in bands.values()))
+    groups = [group for group in groups if group.name in bands]
+    colours = _colours(groups)
+    lines, papers = [], []
+    for group in groups:
+        shown, colour = bands[group.name], colours.get(group.name)
+        label = f"{group.name} (n={shown.n})" if shown.n > 1 else group.name
+        line = shown.line(label, factor, colour, None if group.is_finished else "dotted")
+        lines.append(line)
+        number = paper_number(group, metric) if group.is_finished else None
+        if number is not None:
+            label, ends = f"{group.name}, the paper: {number:g}", (line.x[0], line.x[-1])
+            papers.append(Line(label, ends, (number, number), None, colour, "dashdot"))
+    known = find_metric(metric)
+    named = f"{metric}, {known.unit}" if known and known.unit else metric
+    log_y = (known is None or known.unit != "%") and spans_decades([*bands.values()])
+    return Chart(title, x_label, named, (*lines, *papers), log_y=log_y)
+
+
+def _colours(groups: Sequence[Group]) -> dict[str, int]:
+    """By the groups' optimizers, if they have several and few groups have the same one."""
+    found = {group.name: optimizer_of(group.common("optimizer") or "") for group in groups}
+    known = {name: place for name, place in found.items() if place is not None}
+    finished = [known[group.name] for group in groups if group.is_finished and group.name in known]
+    most = max((finished.count(place) for place in finished), default=0)
+    return known if len(set(finished)) > 1 and most <= 2 else {}  # solid and dashed
+
+
+def spans_decades(bands: Sequence[Band]) -> bool:
+    """Whether positive values span so many powers of ten that a linear axis would hide some."""
+    values = np.concatenate([shown.mean for shown in bands])
+    values = values[np.isfinite(values)]
+    return bool(len(values) and values.min() > 0 and values.max() / values.min() >= 10**DECADES)
+
+
+def _x_unit(axis: str, unit: str, last: float) -> tuple[float, str]:
+    """A factor for the values of the axis, and its label with the unit that results."""
+    if axis == "wall_s":
+        for seconds, name in ((3600.0, "h"), (60.0, "min")):
+            if last >= 3 * seconds:
+                return 1 / seconds, f"wall time, {name}"
+        return 1.0, "wall time, s"
+    if axis == "units":
+        for size, name in ((1e9, "billions"), (1e6, "millions")):
+            if last >= 3 * size:
+                return 1 / size, f"{name} of {unit}s seen"
+        return 1.0, f"{unit}s seen"
+    return 1.0, axis
+
+
+def paper_number(group: Group, metric: str) -> float | None:
+    """What the paper prints for a group that is one of its rows, run in full."""
+    experiment = group.common("experiment")
+    if experiment is None or group.common("scale") != "paper":
+        return None
+    rows = [row for table in read_paper() for row in table.rows if row.experiment == experiment]
+    return next((row.metrics[metric] for row in rows if metric in row.metrics), None)
+
+
+def _table(groups: Sequence[Group], metric: str, axis: str) -> list[list[str]]:
+    """A line for each group; its best is the mean of its runs' best values, and of their places."""
+    lines = [["group", "runs", "final", "best", f"at {axis}", "wall time"]]
+    known = find_metric(metric)
+    for group in groups:
+        curves = group.curves(metric, axis)
+        found = [(c, c.best(known.higher_is_better if known else None)) for c in curves]
+        bests = [(c, at) for c, at in found if at is not None]
+        times = [run.rows[-1]["wall_s"] for run in group.runs if run.rows]
+        lines.append(
+            [
+                group.name,
+                str(len(group.runs)),
+                _mean([c.ys[-1] for c in curves], with_spread=True),
+                _mean([c.ys[at] for c, at in bests]),
+                _mean([c.xs[at] for c, at in bests]),
+                format_time(float(np.mean(times))) if times else "–",
+            ]
+        )
+    return lines
+
+
+def _mean(values: Sequence[float], with_spread: bool = False) -> str:
+    if not values:
+        return "–"
+    spread = f" ± {np.std(values, ddof=1):.3g}" if with_spread and len(values) > 1 else ""
+    return f"{np.mean(values):.4g}{spread}"

@@ -1,0 +1,143 @@
+"""Publishing: records of finished runs copied from `outputs/` to `results/runs/`, each checked."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from pathlib import Path
+
+from analysis.reproduction import differences
+from analysis.trials import read_trials, to_csv
+from engine.files import write_atomically
+from engine.records import (
+    FINISHED,
+    RECORD_FILE,
+    RecordError,
+    RunRecord,
+    read_record,
+    read_records,
+    write_record,
+)
+
+OWN_TRIALS = Path("study", "trials.csv")  # below outputs/
+SCALES = ("paper", "mini")  # a smoke run only shows that something runs
+PUBLISHED, REPLACED, UNCHANGED, REFUSED = "published", "replaced", "already published", "refused"
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What became of one record."""
+
+    name: str  # the run's id, or a file that is not a record
+    outcome: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.outcome}" + (f": {self.reason}" if self.reason else "")
+
+
+def find_candidates(outputs: Path) -> tuple[list[RunRecord], list[Publication]]:
+    """Records of runs at the scales that are published, and files that can't be read."""
+    records, refused = [], []
+    for path in sorted(outputs.rglob(RECORD_FILE)):
+        try:
+            record = read_record(path)
+        except RecordError as problem:
+            refused.append(Publication(str(path), REFUSED, str(problem)))
+            continue
+        if record.scale in SCALES:
+            records.append(record)
+    return records, refused
+
+
+def publish(
+    records: Sequence[RunRecord],
+    runs: Path,
+    current: AbstractSet[str] | None,
+    has_commit: Callable[[str], bool],
+    replace: bool = False,
+) -> list[Publication]:
+    """Copies the records that pass all checks below `runs`; the others stay where they are.
+
+    `current` are the fingerprints of recipes as they are configured now; None allows any recipe.
+    """
+    done = []
+    for record in records:
+        reason = _objection(record, current, has_commit)
+        if reason:
+            done.append(Publication(record.run_id, REFUSED, reason))
+            continue
+        path = runs / record.experiment / f"{record.run_id.rpartition('/')[2]}.json"
+        outcome = PUBLISHED
+        if path.exists():
+            found = differences(record, read_record(path))
+            if not found:
+                done.append(Publication(record.run_id, UNCHANGED))
+                continue
+            if not replace:
+                reason = (
+                    f"{path.name} has other numbers ({'; '.join(found)}); --replace replaces it"
+                )
+                done.append(Publication(record.run_id, REFUSED, reason))
+                continue
+            outcome = REPLACED
+        write_record(path, record)
+        done.append(Publication(record.run_id, outcome))
+    return done
+
+
+def study_runs(outputs: Path, records: Sequence[RunRecord]) -> list[str]:
+    """The ids of the finished runs of the study that was run in `outputs`."""
+    trials = read_trials(outputs / OWN_TRIALS, {record.run_id: record for record in records})
+    if not trials:
+        raise RecordError(f"there is no study in {outputs / OWN_TRIALS}: run make study")
+    return sorted({one.run_id for one in trials if one.status == FINISHED})
+
+
+def publish_trials(outputs: Path, results: Path) -> Path:
+    """Copies the study's table once the records of all its finished runs are published."""
+    published = {record.run_id: record for record in read_records(results / "runs")}
+    trials = read_trials(outputs / OWN_TRIALS, published)
+    path = results / "studies" / "trials.csv"
+    write_atomically(path, to_csv(trials).encode())
+    return path
+
+
+def _objection(
+    record: RunRecord, current: AbstractSet[str] | None, has_commit: Callable[[str], bool]
+) -> str:
+    """Why a record can't be published; empty if it can."""
+    if record.run_id != f"{record.experiment}-{record.fingerprint}-s{record.seed}":
+        return f"its id is not that of {record.experiment} with seed {record.seed}"
+    if ".." in Path(record.run_id).parts or Path(record.run_id).is_absolute():
+        return "its id is not a path below results/runs"
+    if record.status != FINISHED:
+        return f"the run {record.status}"
+    if record.commit is None:
+        return "its commit is not known"
+    if not record.is_clean:
+        return f"the code had changes that commit {record.commit[:10]} does not have"
+    if not has_commit(record.commit):
+        return f"commit {record.commit[:10]} is not in this repository"
+    if current is not None and record.fingerprint not in current:
+        return (
+            f"its recipe is not that of {record.experiment} at scale {record.scale}: it was run "
+            "with overrides, or the recipe has changed; --any-recipe publishes it nevertheless"
+        )
+    return ""
+
+
+def has_commit_in(root: Path) -> Callable[[str], bool]:
+    """Whether a commit is in the repository of a folder."""
+
+    def has_commit(commit: str) -> bool:
+        # Without git's variables, which name another repository inside its hooks.
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+        words = ["git", "cat-file", "-e", f"{commit}^{{commit}}"]
+        done = subprocess.run(words, cwd=root, env=environment, capture_output=True, check=False)
+        return done.returncode == 0
+
+    return has_commit

@@ -1,0 +1,77 @@
+"""The files of the report, and their texts: the same inputs give the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+
+from analysis.claims import StudyResult
+from analysis.findings import study_results
+from analysis.folders import ROOT
+from analysis.pages import render_page, render_readme, render_report, replace_block
+from analysis.paper import read_paper
+from analysis.report import build
+from analysis.study_page import read_remarks, study_files
+from analysis.trials import TrialResult, read_trials
+from engine.files import write_atomically
+from engine.records import RunRecord, read_own_records, read_records
+
+
+def tracked_files(root: Path, current: AbstractSet[str]) -> dict[Path, str]:
+    """What a checkout tracks, from published records only, by path.
+
+    `current` are the fingerprints of the recipes as they are now.
+    """
+    results, readme = root / "results", root / "README.md"
+    records, trials, studies = _read(results)
+    report = build(records, current, studies, results)
+    try:
+        with_table = replace_block(readme.read_text(), render_readme(report))
+    except ValueError as problem:
+        raise ValueError(f"{readme}: {problem}") from problem
+    remarks = read_remarks(results / "studies" / "remarks.yaml")
+    return study_files(results, trials, studies, remarks) | {
+        results / "REPORT.md": render_report(report, results),
+        results / "report.html": render_page(report, results, results),
+        readme: with_table,
+    }
+
+
+def page_with_own_runs(
+    root: Path, current: AbstractSet[str], own: Sequence[RunRecord], folder: Path
+) -> str:
+    """The HTML page with runs that are not published beside the others, for another folder."""
+    results = root / "results"
+    records, _, studies = _read(results)
+    return render_page(build(records, current, studies, results, own), folder, results)
+
+
+def write_own_page(
+    outputs: Path, fingerprints: Callable[[Iterable[tuple[str, str]]], set[str]], root: Path = ROOT
+) -> Path:
+    """Writes `report.html` beside runs, with these runs marked as not published."""
+    outputs = outputs.resolve()
+    if outputs.is_relative_to(root / "results"):
+        raise ValueError(f"{outputs}: results/ has published runs only")
+    own = read_own_records(outputs)
+    current = fingerprints(recipes_in([*read_records(root / "results" / "runs"), *own]))
+    page = page_with_own_runs(root, current, own, outputs)
+    write_atomically(outputs / "report.html", page.encode(), durable=False)
+    return outputs / "report.html"
+
+
+def _read(
+    results: Path,
+) -> tuple[list[RunRecord], list[TrialResult], dict[str, StudyResult]]:
+    records = read_records(results / "runs")
+    by_id = {record.run_id: record for record in records}
+    trials = read_trials(results / "studies" / "trials.csv", by_id)
+    return records, trials, study_results(trials, results / "bench" / "memory.json")
+
+
+def recipes_in(records: Iterable[RunRecord]) -> set[tuple[str, str]]:
+    """Experiments of the paper's rows and the scales at which there are records of them."""
+    rows = [row for table in read_paper() for row in table.rows]
+    known = {row.experiment or row.rerun for row in rows}
+    return {(r.experiment, r.scale) for r in records if r.experiment in known}

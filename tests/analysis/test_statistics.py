@@ -1,0 +1,76 @@
+"""Comparisons over seeds, against SciPy and against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats  # type: ignore[import-untyped]
+
+from analysis.statistics import bootstrap_interval, can_tell, no_worse, paired_interval
+
+
+def seeds(*values: float) -> dict[int, float]:
+    return dict(enumerate(values))
+
+
+@pytest.mark.parametrize("pairs", [2, 3, 5, 20])
+def test_paired_interval_is_that_of_scipy(pairs):
+    generator = np.random.default_rng(pairs)
+    ours, others = generator.normal(50, 3, pairs), generator.normal(48, 3, pairs)
+    for confidence in (0.9, 0.95):
+        found = paired_interval(seeds(*ours), seeds(*others), confidence)
+        wanted = stats.ttest_rel(ours, others).confidence_interval(confidence)
+        assert (found.low, found.high) == pytest.approx((wanted.low, wanted.high), rel=1e-12)
+        assert found.mean == pytest.approx(float(np.mean(ours - others)), rel=1e-12)
+        effect = np.mean(ours - others) / np.std(ours - others, ddof=1)
+        assert found.effect_size == pytest.approx(float(effect), rel=1e-12)
+        assert found.pairs == pairs
+
+
+def test_pairing_removes_what_seeds_have_in_common():
+    ours, others = seeds(60.0, 50.0, 40.0), seeds(59.0, 48.9, 39.1)
+    assert paired_interval(ours, others).excludes_zero
+    assert not paired_interval(ours, seeds(39.1, 59.0, 48.9)).excludes_zero
+
+
+def test_only_common_seeds_are_paired():
+    found = paired_interval({0: 1.0, 1: 2.0, 2: 9.0}, {1: 1.0, 2: 7.0, 3: 0.0})
+    assert (found.mean, found.pairs) == (1.5, 2)
+    with pytest.raises(ValueError, match="two common seeds, not 1"):
+        paired_interval({0: 1.0, 1: 2.0}, {1: 1.0})
+
+
+def test_equal_differences_have_no_effect_size():
+    found = paired_interval(seeds(2.0, 3.0), seeds(1.0, 2.0))
+    assert (found.low, found.mean, found.high, found.effect_size) == (1.0, 1.0, 1.0, None)
+    assert str(found) == "+1.00 [+1.00, +1.00], n = 2"
+
+
+def test_bootstrap_interval_is_near_that_of_scipy_and_repeatable():
+    generator = np.random.default_rng(0)
+    ours, others = generator.normal(50, 3, 12), generator.normal(48, 3, 12)
+    found = bootstrap_interval(seeds(*ours), seeds(*others))
+    drawn = stats.bootstrap((ours - others,), np.mean, method="percentile", rng=generator)
+    wanted = drawn.confidence_interval
+    spread = wanted.high - wanted.low
+    assert found.low == pytest.approx(wanted.low, abs=0.03 * spread)
+    assert found.high == pytest.approx(wanted.high, abs=0.03 * spread)
+    assert found == bootstrap_interval(seeds(*ours), seeds(*others))
+
+
+def test_no_worse_by_a_percent_or_by_two_standard_errors():
+    assert no_worse("val/top1", [50.0, 50.0], [50.4, 50.4])
+    assert not no_worse("val/top1", [50.0, 50.0], [51.0, 51.0])
+    assert no_worse("val/top1", [48.0, 52.0], [51.0, 51.0])  # a standard error of 2
+    assert no_worse("valid/ppl", [100.0], [99.5])
+    assert not no_worse("valid/ppl", [100.0], [98.0])
+    assert no_worse("valid/ppl", [90.0], [98.0])
+
+
+def test_seeds_tell_a_difference_of_two_standard_errors_or_would_one_of_five_percent():
+    noisy = [100.0 - 10 * math.sqrt(2), 100.0 + 10 * math.sqrt(2)]  # a standard error of 14
+    assert can_tell([100.0, 101.0], [100.0, 101.0])
+    assert not can_tell(noisy, [100.0, 100.0])
+    assert can_tell(noisy, [140.0, 140.0])
