@@ -19,7 +19,7 @@ endif
 RUN := $(VENV)/bin/python
 LOCK := requirements.lock
 STAMP := $(VENV)/.installed-from-lock
-PIP := $(RUN) -m pip --disable-pip-version-check install --no-deps
+PIP := $(RUN) -m pip --disable-pip-version-check install --quiet --no-deps --require-hashes
 PYTEST_FLAGS ?= -n 2 --dist loadfile
 
 .PHONY: help
@@ -30,7 +30,15 @@ help: ## list the targets
 setup: $(STAMP) ## create the environment from requirements.lock (5 GB, some minutes, once)
 
 # setuptools and wheel first: two packages come as sources, and build isolation would download
-# another torch for fairseq. fairseq last: READTHEDOCS=1 makes it a pure Python package.
+# another torch for fairseq. fairseq last: READTHEDOCS=1 makes it a pure Python package. With
+# TORCH_INDEX the same versions of torch come from that wheel index, for GPUs that the default
+# build does not support, and bring their own CUDA libraries; all else is what the lock says.
+TORCH_FAMILY := ^(torch|torchvision|torchaudio|triton|nvidia-.*|cuda-.*)==
+BUILD_TOOLS := ^(pip|setuptools|wheel)==
+locked = awk -v want='$(1)' -v skip='$(2)' '/^\#/ {next} /^[a-z0-9]/ \
+	{show = ($$0 ~ want) && !(skip != "" && $$0 ~ skip)} show' $(LOCK)
+MISMATCH := { echo "make: set-up stopped: pip could not install what requirements.lock says (see above)" >&2; exit 2; }
+
 $(STAMP): $(LOCK)
 	@if ! test -x $(RUN); then \
 		if test -z "$(PYTHON)"; then \
@@ -39,9 +47,16 @@ $(STAMP): $(LOCK)
 			echo "make: PYTHON=$(PYTHON) is not a Python 3.11 with venv and pip" >&2; exit 2; fi; \
 		echo "creating $(VENV) with $(PYTHON)"; "$(PYTHON)" -m venv $(VENV); fi
 	@echo "installing $(LOCK) into $(VENV): about 5 GB, a few minutes"
-	@$(PIP) --quiet $$(grep -E '^(pip|setuptools|wheel)==' $(LOCK))
-	@$(PIP) --quiet --no-build-isolation -r <(grep -v '^fairseq-fixed==' $(LOCK))
-	@READTHEDOCS=1 $(PIP) --quiet --no-build-isolation $$(grep '^fairseq-fixed==' $(LOCK))
+	@$(PIP) -r <($(call locked,$(BUILD_TOOLS),)) || $(MISMATCH)
+ifdef TORCH_INDEX
+	@echo "torch from TORCH_INDEX, without the lock's checksums"
+	@$(RUN) -m pip --disable-pip-version-check install --quiet --index-url "$(TORCH_INDEX)" \
+		$$(grep -oE '^(torch|torchvision|torchaudio)==[0-9.]+' $(LOCK)) || $(MISMATCH)
+	@$(PIP) --no-build-isolation -r <($(call locked,.,^fairseq-fixed==|$(TORCH_FAMILY))) || $(MISMATCH)
+else
+	@$(PIP) --no-build-isolation -r <($(call locked,.,^fairseq-fixed==)) || $(MISMATCH)
+endif
+	@READTHEDOCS=1 $(PIP) --no-build-isolation -r <($(call locked,^fairseq-fixed==,)) || $(MISMATCH)
 	@$(RUN) -m pip check
 	@$(RUN) -m scripts.build_kernels
 	@touch $@
@@ -86,6 +101,10 @@ reproduce-wikitext: setup ## Table 7 and Figure 2, on small text without a GPU (
 REPRODUCE = $(if $(SCALE),scale=$(SCALE)) $(if $(TABLES),--tables $(TABLES)) \
 	$(if $(SEEDS),--seeds $(SEEDS)) $(ARGS)
 
+.PHONY: gpu-check
+gpu-check: setup ## check a GPU node and time every task on it: results/bench/gpu-<name>.json
+	@$(RUN) -m scripts.gpu_check $(ARGS)
+
 .PHONY: sweep
 sweep: setup ## a grid of runs on all GPUs or cores (SWEEP=imagenet_lr SCALE= ARGS=)
 	@$(RUN) -m scripts.sweep sweep=$(SWEEP) $(if $(SCALE),scale=$(SCALE)) $(ARGS)
@@ -97,6 +116,10 @@ study: setup ## the paper's claims on small data: every run of results/STUDY.md,
 .PHONY: report
 report: setup ## the paper's numbers beside ours: results/REPORT.md, results/report.html, README
 	@$(RUN) -m scripts.report
+
+.PHONY: publish
+publish: setup ## copy records of finished runs from a clean commit to results/runs (ARGS=--replace)
+	@$(RUN) -m scripts.publish $(ARGS)
 
 .PHONY: compare
 compare: setup ## curves of runs side by side (ARGS="experiment=imagenet/* group_by=optimizer")
@@ -139,8 +162,12 @@ bench-wmt: setup ## words per second of Transformer-big's step, against fairseq'
 	@$(RUN) -m scripts.bench_wmt
 
 .PHONY: lock
-lock: setup ## resolve pyproject.toml's dependencies anew into requirements.lock
-	@$(RUN) -m scripts.lock
+lock: setup ## resolve pyproject.toml into requirements.lock, with checksums (ARGS=--upgrade)
+	@$(RUN) -m scripts.lock $(ARGS)
+
+.PHONY: wheel
+wheel: setup ## build the package novograd (the folder optim/) into dist/
+	@$(RUN) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
 .PHONY: clean
 clean: ## remove the environment and the tools' caches
