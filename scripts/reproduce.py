@@ -70,7 +70,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
             parser.error(f"{text!r}: write key=value")
         if text.split("=")[0] in ("experiment", "seed"):
             parser.error(f"{text!r}: experiments follow from the task, seeds from --seeds")
-    if (options.jobs or 1) < 1:
+    if options.jobs is not None and options.jobs < 1:
         parser.error(f"--jobs must be at least 1, not {options.jobs}")
     return options
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +13,8 @@ from filelock import Timeout, UnixFileLock
 
 from tasks.base import DataProblem
 
+MAKE_AGAIN = "move the folder elsewhere to have it made again"
+OTHER_PYTHON = "another version of Python may have made the words"
 Say = Callable[[str], None]
 Makers = Mapping[str, Callable[[Path], object]]  # by the names that `data.make` may have
 
@@ -65,3 +68,37 @@ def alone(root: Path, say: Say) -> Iterator[Path]:
             yield temporary
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def make_once(
+    root: Path, name: str, check: Callable[[Path], None], make: Callable[[Path], Path], say: Say
+) -> bool:
+    """Makes the data set `name` at `root` unless it is there (False); complete or not at all.
+
+    `make` gets an empty folder and returns the folder of the complete set inside it; `check`
+    raises DataProblem for a set that is not complete.
+    """
+    if root.exists():
+        check(root)
+        return False
+    try:
+        with alone(root, say) as temporary:
+            if root.exists():  # another process was quicker
+                check(root)
+                return False
+            make(temporary).rename(root)
+    except OSError as error:
+        raise DataProblem(f"{root}: {name} cannot be written there: {error}") from error
+    say(f"{name} is complete in {root}")
+    return True
+
+
+def check_sha256(root: Path, sums: Mapping[str, str], advice: str = MAKE_AGAIN) -> None:
+    """Raises DataProblem for a file below `root` that is missing or has another sum."""
+    for name, wanted in sums.items():
+        file = root / name
+        if not file.is_file():
+            raise DataProblem(f"{file}: missing, so {root} is not whole; {advice}")
+        found = hashlib.sha256(file.read_bytes()).hexdigest()
+        if found != wanted:
+            raise DataProblem(f"{file}: its SHA-256 is {found}, but must be {wanted}; {advice}")

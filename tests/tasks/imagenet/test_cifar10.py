@@ -6,11 +6,9 @@ import base64
 import hashlib
 import io
 import json
-import multiprocessing
 import os
 import pickle
 import shutil
-import signal
 import socket
 import struct
 import subprocess
@@ -390,31 +388,6 @@ def test_what_is_not_whole_must_be_removed(world: World):
         world.make()
 
 
-def test_where_nothing_can_be_written(world: World):
-    world.root.parent.write_text("")
-    with pytest.raises(DataProblem, match=f"^{world.root}: CIFAR-10 cannot be written there: "):
-        world.make()
-
-
-def test_after_a_kill_a_second_call_succeeds(world: World):
-    world.give_npm()
-
-    def die(line: str) -> None:
-        if "images written" in line:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    context = multiprocessing.get_context("fork")
-    first = context.Process(target=make_cifar10, args=(world.root, die, world.contents))
-    first.start()
-    first.join()
-    assert first.exitcode == -signal.SIGKILL
-    assert world.left() == [".cifar10.making"]
-    assert len(list(world.root.parent.rglob("[0-9]*.png"))) == 30
-    world.make()
-    assert world.left() == ["cifar10"]
-    assert len(tree(world.root)) == 6 * BATCH
-
-
 def test_an_error_while_writing_leaves_nothing(world: World):
     world.give_npm()
 
@@ -425,20 +398,6 @@ def test_an_error_while_writing_leaves_nothing(world: World):
     with pytest.raises(KeyboardInterrupt):
         make_cifar10(world.root, fail, world.contents)
     assert world.left() == []
-
-
-def test_one_process_makes_it_and_the_others_wait(world: World):
-    calls = world.root.parent.with_name("calls")
-    world.give_npm(f'echo call >> "{calls}"; /bin/sleep 0.5; /bin/cp "{world.package}" .')
-    context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=world.make) for _ in range(3)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0, 0, 0]
-    assert calls.read_text() == "call\n"
-    assert len(tree(world.root)) == 6 * BATCH
 
 
 @pytest.mark.slow

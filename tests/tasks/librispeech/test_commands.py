@@ -220,7 +220,7 @@ def test_another_sound_is_refused_where_it_is_known(world: World, monkeypatch: p
 
 def test_where_nothing_can_be_written(world: World):
     world.root.parent.write_text("")
-    with pytest.raises(DataProblem, match=f"^{world.root}: the speech cannot be written there: "):
+    with pytest.raises(DataProblem, match=f"^{world.root}: spoken commands cannot be written"):
         world.make()
 
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import bz2
 import hashlib
-import multiprocessing
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -217,59 +214,6 @@ def test_a_second_call_reads_no_wheel(world: World, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(room, "obtain_wheel", None)
     assert not world.make()
     assert len(world.lines) == said
-
-
-def test_what_is_not_whole_must_be_removed(world: World):
-    world.give_wheel()
-    world.make()
-    text = world.root / "wiki.test.tokens"
-    text.write_text("other")
-    with pytest.raises(
-        DataProblem, match=f"^{text}: its SHA-256 .* move the folder elsewhere to have it"
-    ):
-        world.make()
-    text.unlink()
-    with pytest.raises(
-        DataProblem, match=f"^{text}: missing, .* move the folder elsewhere to have it"
-    ):
-        world.make()
-
-
-def test_where_nothing_can_be_written(world: World):
-    world.root.parent.write_text("")
-    with pytest.raises(DataProblem, match=f"^{world.root}: the text cannot be written there: "):
-        world.make()
-
-
-def test_after_a_kill_a_second_call_succeeds(world: World):
-    world.give_wheel()
-
-    def die(line: str) -> None:
-        if "cleaning" in line:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    context = multiprocessing.get_context("fork")
-    first = context.Process(target=make_small_wiki, args=(world.root, die, world.source))
-    first.start()
-    first.join()
-    assert first.exitcode == -signal.SIGKILL
-    assert world.left() == [".small-wiki.making"]
-    assert world.make()
-    assert world.left() == ["small-wiki"]
-
-
-def test_one_process_makes_it_and_the_others_wait(world: World, pip: Path, tmp_path: Path):
-    calls = tmp_path / "calls"
-    give(pip, world.wheel, f'echo call >> "{calls}"; sleep 0.3')
-    context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=world.make) for _ in range(3)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0, 0, 0]
-    assert calls.read_text() == "call\n"
-    assert world.left() == ["small-wiki"]
 
 
 def test_the_command(world: World, monkeypatch: pytest.MonkeyPatch, capsys):

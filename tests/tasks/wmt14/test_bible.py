@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
-import os
 import re
-import signal
 import subprocess
 import sys
 import zipfile
@@ -259,45 +256,6 @@ def test_other_texts_than_expected(world: World):
     with pytest.raises(DataProblem, match=r"test\.de: its SHA-256 is .*another version of Python"):
         world.make()
     assert world.left() == []
-
-
-def test_what_is_not_whole_must_be_removed(world: World):
-    world.give_wheel()
-    world.make()
-    file = world.root / "train.de"
-    file.write_text("other")
-    with pytest.raises(
-        DataProblem, match=f"^{file}: its SHA-256 .* move the folder elsewhere to have it"
-    ):
-        world.make()
-    file.unlink()
-    with pytest.raises(
-        DataProblem, match=f"^{file}: missing, .* move the folder elsewhere to have it"
-    ):
-        world.make()
-
-
-def test_where_nothing_can_be_written(world: World):
-    world.root.parent.write_text("")
-    with pytest.raises(DataProblem, match=f"^{world.root}: the text cannot be written there: "):
-        world.make()
-
-
-def test_after_a_kill_a_second_call_succeeds(world: World):
-    world.give_wheel()
-
-    def die(line: str) -> None:
-        if "cleaning" in line:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    context = multiprocessing.get_context("fork")
-    first = context.Process(target=make_bible, args=(world.root, die, world.source))
-    first.start()
-    first.join()
-    assert first.exitcode == -signal.SIGKILL
-    assert not world.root.exists()
-    assert world.make()
-    assert world.left() == ["bible"]
 
 
 @pytest.mark.slow
