@@ -13,7 +13,9 @@ if not os.environ.get("DATA_ROOT"):  # an empty one counts as unset, here and in
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
     """Before all fixtures: torch.testing's modules forbid to set the flags of torch.backends."""
-    torch.backends.__allow_nonbracketed_mutation_flag = True
+    flags = torch.backends.flags_frozen.__globals__  # torch.backends itself is a wrapper
+    flags["__allow_nonbracketed_mutation_flag"] = True
+    assert not torch.backends.flags_frozen()
 
 
 @pytest.fixture(autouse=True)
