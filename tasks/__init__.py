@@ -1,1 +1,1 @@
-"""What is learned: the contract, what all subjects share, and one folder per subject."""
+"""What is learned: the contract, what all tasks share, and one folder per task."""

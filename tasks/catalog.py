@@ -15,7 +15,7 @@ TASKS = {
 
 
 def task_class(name: str) -> type[Task]:
-    """The class of a subject; KeyError for a name that is not in TASKS."""
+    """The class of a task; KeyError for a name that is not in TASKS."""
     module, _, attribute = TASKS[name].partition(":")
     found: type[Task] = getattr(importlib.import_module(module), attribute)
     return found

@@ -5,8 +5,8 @@ class; the validation images, flat in one tar; the development kit, which knows 
 validation images. They are only read, and in place: no tar is copied to the disk.
 
 A class of train, and val as a whole, is unpacked into a hidden folder beside its place and renamed
-when it is complete. So what has its name is whole, and a second call goes on where a killed one
-was. What is left beside the folders are `complete.json` in the root, and next to the root the
+when it is complete. So a folder with the final name is complete, and a second call resumes where
+a killed one stopped. What is left beside the folders are `complete.json` in the root, and next to the root the
 archives' checksums that were found right, so that they are not read a second time.
 """
 

@@ -232,7 +232,7 @@ class Library:
     def _collect(self, samples: ctypes._Pointer[ctypes.c_int16], count: int, _: int | None) -> int:
         if samples and count > 0:
             self._chunks.append(ctypes.string_at(samples, 2 * count))
-        return 0  # go on
+        return 0  # continue
 
     @staticmethod
     def _check(what: str, status: int) -> None:

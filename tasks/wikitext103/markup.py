@@ -113,7 +113,7 @@ def article_lines(title: str, source: str) -> list[Line]:
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    """Headings, items and paragraphs; a paragraph goes on until an empty line or one of those."""
+    """Headings, items and paragraphs; a paragraph ends at an empty line or one of those."""
     running: list[str] = []
     for raw in [*text.split("\n"), ""]:
         line = raw.strip()

@@ -2,9 +2,9 @@
 
 A hypothesis scores Σ log p of its words and of its end, divided by (how many these are)^α. At
 every step the 2 · beam best continuations of a sentence are looked at: an end among the first
-`beam` finishes a hypothesis, and the first `beam` others go on. A sentence is done with `beam`
+`beam` finishes a hypothesis, and the first `beam` others continue. A sentence is done with `beam`
 finished hypotheses or at its greatest length, as in fairseq. It is done earlier if no hypothesis
-that goes on can beat the best finished one any more: log p ≤ 0, so that a score now, divided as at
+that continues can beat the best finished one any more: log p ≤ 0, so that a score now, divided as at
 the greatest length, is a bound. The result is the same.
 
 Among equal scores the hypothesis before, then the word with the smaller number, then what was
@@ -100,7 +100,7 @@ class _Search:
     def advance(self, step: int, log_p: Tensor) -> tuple[Tensor, Tensor | None, Tensor] | None:
         """From log p (n · w, V) to the next step's rows, sentences and words; None at the end.
 
-        Rows and sentences are numbers among those of this step; sentences are None if all go on.
+        Rows and sentences are numbers among those of this step; sentences are None if all continue.
         """
         beam = self.options.beam
         self._forbid(step, log_p)

@@ -1,4 +1,4 @@
-"""What every task must hold, whatever its subject."""
+"""What every task must satisfy."""
 
 from __future__ import annotations
 

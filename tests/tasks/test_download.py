@@ -165,7 +165,7 @@ def test_a_cut_connection_is_resumed(server: Server, target: Path):
     assert is_clean(target)
 
 
-def test_a_later_call_goes_on(server: Server, target: Path):
+def test_a_later_call_resumes(server: Server, target: Path):
     server.cut_at = [1000, 10, 10]
     with pytest.raises(
         DataProblem, match=r"/cut \(cut after 1,020 of 256,000 bytes, 3 times\)\. Try again later"

@@ -20,7 +20,7 @@ from torchvision.datasets import ImageFolder  # type: ignore[import-untyped]
 from torchvision.datasets import imagenet as torchvisions
 
 from tasks.base import DataProblem
-from tasks.imagenet import archives as room
+from tasks.imagenet import archives
 from tasks.imagenet.archives import unpack
 from tasks.imagenet.ilsvrc2012 import ILSVRC2012
 from tests.tasks.imagenet.archives import (
@@ -215,7 +215,7 @@ def test_folders_that_were_unpacked_by_others_are_taken(given, root, wanted):
 
 
 @pytest.mark.parametrize("after", [0, 1, 5, 8, 9, 11, 14, 20])
-def test_goes_on_after_an_error(after, given, root, wanted, monkeypatch):
+def test_resumes_after_an_error(after, given, root, wanted, monkeypatch):
     """The disk is full after so many images; nothing unfinished stays, nothing finished goes."""
     folder, expected = given
     count = itertools.count()
@@ -226,9 +226,9 @@ def test_goes_on_after_an_error(after, given, root, wanted, monkeypatch):
             raise OSError(28, "No space left on device")
         written(path, *rest)
 
-    written = room._write
+    written = archives._write
     with monkeypatch.context() as patch:
-        patch.setattr(room, "_write", write)
+        patch.setattr(archives, "_write", write)
         with pytest.raises(OSError, match="No space"):
             unpack(folder, root, silent, expected=expected)
     assert images(root).items() <= wanted.items()
@@ -309,10 +309,10 @@ def test_killed_in_the_midst_of_a_file(given, root, wanted, monkeypatch):
                 time.sleep(600)
         write(path, stream, member, archive)
 
-    write = room._write
+    write = archives._write
     pid = os.fork()
     if pid == 0:
-        room._write = slow
+        archives._write = slow
         try:
             unpack(folder, root, silent, expected=expected)
         finally:

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from scripts import prepare
-from tasks.imagenet import archives as room
+from tasks.imagenet import archives
 from tasks.imagenet.folders import ImageNetSource
 from tasks.meter import Meter
 from tests.tasks.imagenet.archives import REPO, images
@@ -75,7 +75,7 @@ def test_the_command_when_interrupted(error, status, message, small, root, monke
 
     arguments = ["imagenet", "--from", str(small), "--data", str(root.parent)]
     with monkeypatch.context() as patch:
-        patch.setattr(room, "_write", write)
+        patch.setattr(archives, "_write", write)
         assert prepare.main(arguments) == status
     last = capsys.readouterr().err.splitlines()[-1]
     assert message in last

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tasks.base import DataProblem
-from tasks.imagenet import archives as room
+from tasks.imagenet import archives as archives_module
 from tasks.imagenet.archives import unpack
 from tasks.imagenet.ilsvrc2012 import GROUND_TRUTH as TRUTH_FILE
 from tasks.imagenet.ilsvrc2012 import SYNSETS
@@ -130,7 +130,7 @@ def test_the_arithmetic_of_space(monkeypatch, tmp_path):
         shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(0, 0, 100_000_000_000)
     )
     with pytest.raises(DataProblem) as caught:
-        room._check_space(tmp_path / "imagenet", {"n01440764": info}, 6_744_924_160)
+        archives_module._check_space(tmp_path / "imagenet", {"n01440764": info}, 6_744_924_160)
     assert str(caught.value) == (
         f"{tmp_path}/imagenet: not enough space. Left to unpack: 147.9 GB of train (1 of 1 classes)"
         " + 6.7 GB of val + 5% for the file system = 162.4 GB; free: 100.0 GB; missing: 62.4 GB"

@@ -20,7 +20,7 @@ import pytest
 
 from tasks.base import DataProblem
 from tasks.download import Patience
-from tasks.librispeech import prepare as room
+from tasks.librispeech import prepare as prepare_module
 from tasks.librispeech.prepare import ALL, SUBSETS, LibriSpeech, Subset, prepare
 from tasks.manifests import read_manifest
 from tests.tasks.imagenet.archives import tree
@@ -308,7 +308,7 @@ def test_damaged_archives(world: World):
 
 
 @pytest.mark.parametrize("moment", ["unpacking dev", "downloading train", "unpacking train"])
-def test_after_a_kill_a_second_call_goes_on(moment: str, world: World):
+def test_after_a_kill_a_second_call_resumes(moment: str, world: World):
     def die(what: str, done: int, total: int) -> None:
         if what.startswith(moment) and done > total / 4:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -340,7 +340,7 @@ def test_what_the_user_unpacked_is_counted_once(world: World, monkeypatch: pytes
         world.make()
     (world.root / "aside").rename(world.root / "dev-clean" / "1" / "20" / "1-20-0001.flac")
     assert not world.make()
-    monkeypatch.setattr(room, "check_subset", None)
+    monkeypatch.setattr(prepare_module, "check_subset", None)
     assert not world.make()
     assert tree(world.root) == before  # what is known about it lies in the cache
     manifest = read_manifest(world.root)

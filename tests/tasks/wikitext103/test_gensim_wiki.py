@@ -19,7 +19,7 @@ from scripts import prepare as command
 from tasks import small
 from tasks.base import DataProblem
 from tasks.wheels import PIP_OPTIONS
-from tasks.wikitext103 import gensim_wiki as room
+from tasks.wikitext103 import gensim_wiki
 from tasks.wikitext103.gensim_wiki import (
     SPLITS,
     Source,
@@ -89,7 +89,7 @@ def world(tmp_path: Path) -> World:
         xml_bytes=len(xml),
     )
     folder = tmp_path / "texts"
-    room._write(folder, split_articles(read_articles(packed, source)))
+    gensim_wiki._write(folder, split_articles(read_articles(packed, source)))
     texts = [(folder / f"wiki.{split}.tokens").read_bytes() for split in SPLITS]
     train, valid, test = (hashlib.sha256(text).hexdigest() for text in texts)
     wheel = pack(tmp_path / "wheel.zip", source.member, packed)
@@ -134,7 +134,7 @@ def test_from_a_wheel_beside_it(world: World, pip: Path):
         assert all(line == " " or (line[0] == line[-1] == " " and line[1] != " ") for line in lines)
         assert text.startswith(" \n = Cat ")
     counts = Counter(texts["train"].split())
-    assert min(count for word, count in counts.items() if word != "<unk>") >= room.RARE
+    assert min(count for word, count in counts.items() if word != "<unk>") >= gensim_wiki.RARE
     assert set(texts["valid"].split()) <= set(counts)
     first, *_ = (n for n in range(150) if f" = Cat {n} = " in texts["train"])
     sentence = f"The cat sat on a well @-@ made mat in {first} of 1 @,@ 000 feet ."
@@ -211,7 +211,7 @@ def test_a_second_call_reads_no_wheel(world: World, monkeypatch: pytest.MonkeyPa
     world.give_wheel()
     world.make()
     said = len(world.lines)
-    monkeypatch.setattr(room, "obtain_wheel", None)
+    monkeypatch.setattr(gensim_wiki, "obtain_wheel", None)
     assert not world.make()
     assert len(world.lines) == said
 
@@ -226,7 +226,7 @@ def test_the_command(world: World, monkeypatch: pytest.MonkeyPatch, capsys):
         return is_new
 
     monkeypatch.setattr("tasks.imagenet.cifar10.make_cifar10", make_cifar10)
-    monkeypatch.setattr(room, "Source", lambda: world.source)
+    monkeypatch.setattr(gensim_wiki, "Source", lambda: world.source)
     two = {name: small.MINI[name] for name in ("imagenet", "wikitext103")}
     monkeypatch.setattr(small, "MINI", two)
     monkeypatch.setattr(command, "MINI", two)

@@ -14,7 +14,7 @@ import pytest
 from scripts import prepare as command
 from tasks.base import DataProblem
 from tasks.download import Patience
-from tasks.wikitext103 import prepare as room
+from tasks.wikitext103 import prepare as prepare_module
 from tasks.wikitext103.forms import WikiTextSource
 from tasks.wikitext103.prepare import Counts, WikiText, prepare
 
@@ -119,7 +119,7 @@ def test_a_downloaded_archive_is_removed(world: World, monkeypatch: pytest.Monke
         target.write_bytes(world.archive.read_bytes())
         return True
 
-    monkeypatch.setattr(room, "fetch", fetch)
+    monkeypatch.setattr(prepare_module, "fetch", fetch)
     assert world.make()
     assert world.left() == ["wikitext-103"]
 

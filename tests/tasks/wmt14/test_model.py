@@ -111,7 +111,7 @@ def test_padding_changes_nothing(variant: str):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("width", [1, 3])
-def test_words_one_by_one_are_all_words_at_once(variant: str, width: int):
+def test_decoding_word_by_word_equals_one_pass(variant: str, width: int):
     """Past the first growth of the cache, with several rows per sentence."""
     model = tiny(variant)
     source, lengths = sentences(4, 6)
@@ -124,7 +124,7 @@ def test_words_one_by_one_are_all_words_at_once(variant: str, width: int):
         torch.testing.assert_close(logits, expected[:, step], **EXACT)
 
 
-def test_a_state_goes_on_with_the_rows_and_sentences_selected():
+def test_a_state_continues_with_the_rows_and_sentences_selected():
     model = tiny("nemo")
     source, lengths = sentences(4, 6, 2)
     target = torch.randint(WORDS, (6, 5))  # two rows per sentence

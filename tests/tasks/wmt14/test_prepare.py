@@ -237,7 +237,7 @@ def test_what_the_user_has_not_is_downloaded(world: World):
         prepare(world.root.with_name("other"), print, Path("nowhere"), expected=world.expected)
 
 
-def test_a_cut_download_goes_on(world: World):
+def test_a_cut_download_resumes(world: World):
     name = "training-parallel-commoncrawl.tgz"
     world.cut_at[name] = 10_000
     with pytest.raises(DataProblem, match=f"{name}: not there, .*cut after 10,000 of"):
@@ -326,7 +326,7 @@ def test_no_space(world: World, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("moment", ["unpacking training-parallel-nc-v11.tgz", "publishing"])
-def test_killed_in_the_middle_a_second_call_goes_on(world: World, moment: str):
+def test_killed_in_the_middle_a_second_call_resumes(world: World, moment: str):
     def report(what: str, *_: int) -> None:
         if what == moment:
             os.kill(os.getpid(), signal.SIGKILL)
