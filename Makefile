@@ -73,6 +73,26 @@ test-slow: setup ## the studies that the default tests leave out: many random ki
 test-cluster: setup ## runs as jobs of a real Slurm on this machine, installed where root and apt can
 	@OMP_NUM_THREADS=1 $(RUN) -m pytest -m cluster tests/cluster
 
+# An environment of its own that finds all packages of the lock where they are, so that only what
+# Lightning, Transformers and Accelerate add to them is installed: no second torch.
+INTEGRATIONS := .venv-integrations
+ADDED := tests/integrations/requirements.txt
+
+$(INTEGRATIONS)/.installed: $(ADDED) $(STAMP)
+	@echo "installing $(ADDED) into $(INTEGRATIONS)"
+	@rm -rf $(INTEGRATIONS)
+	@$(RUN) -m venv --without-pip $(INTEGRATIONS)
+	@$(RUN) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		>"$$(ls -d $(INTEGRATIONS)/lib/python*/site-packages)/lock.pth"
+	@$(INTEGRATIONS)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps \
+		--require-hashes -r $(ADDED) || { echo "make: pip could not install $(ADDED) (see above)" >&2; exit 2; }
+	@$(INTEGRATIONS)/bin/python -m pip check
+	@touch $@
+
+.PHONY: test-integrations
+test-integrations: $(INTEGRATIONS)/.installed ## NovoGrad in Lightning, Transformers, Accelerate and FSDP2
+	@OMP_NUM_THREADS=1 $(INTEGRATIONS)/bin/python -m pytest $(PYTEST_FLAGS) tests/integrations
+
 .PHONY: smoke
 smoke: setup ## one experiment from command to record on made-up data, in seconds
 	@$(RUN) -m scripts.launch experiment=imagenet/novograd_100ep scale=smoke
@@ -171,5 +191,5 @@ wheel: setup ## build the package novograd (the folder optim/) into dist/
 
 .PHONY: clean
 clean: ## remove the environment and the tools' caches
-	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf .venv $(INTEGRATIONS) .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -35,9 +35,7 @@ def test_it_trains(heading):
     assert names["loss_after"] < 0.8 * names["loss_before"]
 
 
-@pytest.mark.parametrize(
-    "backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_a_compiled_step_trains(backend, monkeypatch):
     torch.compiler.reset()
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
@@ -75,9 +73,7 @@ def test_a_state_of_nemos_continues():
     options = {"lr": 0.1, "betas": (0.95, 0.25), "eps": 1e-8, "weight_decay": 0.01}
     options |= {"grad_averaging": False, "amsgrad": False}
     optimizer = NovoGrad([p])
-    optimizer.load_state_dict(
-        {"state": {0: theirs}, "param_groups": [{**options, "params": [0]}]}
-    )
+    optimizer.load_state_dict({"state": {0: theirs}, "param_groups": [{**options, "params": [0]}]})
     with torch.no_grad():
         p.copy_(twin)
     optimizer.step()
