@@ -161,25 +161,43 @@ format: setup ## fix what ruff can fix
 	@$(RUN) -m ruff check --fix .
 	@$(RUN) -m ruff format .
 
+.PHONY: bench
+bench: setup ## time all hot paths against their competitors: docs/performance.md (FULL=1: longer)
+	@$(RUN) -m scripts.bench $(BENCH)
+	@$(RUN) -m scripts.report
+
+# What `make bench-… FULL=1 ARGS="--device cpu"` passes on.
+BENCH = $(if $(FULL),--full) $(ARGS)
+
 .PHONY: bench-optim
-bench-optim: setup ## time NovoGrad's step against torch's optimizers and other NovoGrads (FULL=1: longer)
-	@$(RUN) -m scripts.bench_optim $(if $(FULL),--full)
+bench-optim: setup ## NovoGrad's step against torch's optimizers and other NovoGrads
+	@$(RUN) -m scripts.bench optim $(BENCH)
+	@$(RUN) -m scripts.report
 
 .PHONY: bench-engine
-bench-engine: setup ## time a training step through the engine against a bare loop
-	@$(RUN) -m scripts.bench_engine
+bench-engine: setup ## a training step through the engine against a bare loop
+	@$(RUN) -m scripts.bench engine $(BENCH)
+	@$(RUN) -m scripts.report
 
 .PHONY: bench-input
 bench-input: setup ## images per second and core, against torchvision's reference pipeline
-	@$(RUN) -m scripts.bench_input
+	@$(RUN) -m scripts.bench input $(BENCH)
+	@$(RUN) -m scripts.report
 
-.PHONY: bench-wikitext
-bench-wikitext: setup ## tokens per second of Transformer-XL's step, against the original code path
-	@$(RUN) -m scripts.bench_wikitext
+.PHONY: bench-librispeech
+bench-librispeech: setup ## utterances per second of Jasper's step and front end, against NVIDIA's code path
+	@$(RUN) -m scripts.bench librispeech $(BENCH)
+	@$(RUN) -m scripts.report
 
 .PHONY: bench-wmt
-bench-wmt: setup ## words per second of Transformer-big's step, against fairseq's own
-	@$(RUN) -m scripts.bench_wmt
+bench-wmt: setup ## Transformer-big's step and beam search, against fairseq's own
+	@$(RUN) -m scripts.bench wmt $(BENCH)
+	@$(RUN) -m scripts.report
+
+.PHONY: bench-wikitext
+bench-wikitext: setup ## Transformer-XL's step and evaluation, against the original code path
+	@$(RUN) -m scripts.bench wikitext $(BENCH)
+	@$(RUN) -m scripts.report
 
 .PHONY: lock
 lock: setup ## resolve pyproject.toml into requirements.lock, with checksums (ARGS=--upgrade)
