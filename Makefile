@@ -73,6 +73,26 @@ test-slow: setup ## the studies that the default tests leave out: many random ki
 test-cluster: setup ## runs as jobs of a real Slurm on this machine, installed where root and apt can
 	@OMP_NUM_THREADS=1 $(RUN) -m pytest -m cluster tests/cluster
 
+# An environment of its own that finds all packages of the lock where they are, so that only what
+# Lightning, Transformers and Accelerate add to them is installed: no second torch.
+INTEGRATIONS := .venv-integrations
+ADDED := tests/integrations/requirements.txt
+
+$(INTEGRATIONS)/.installed: $(ADDED) $(STAMP)
+	@echo "installing $(ADDED) into $(INTEGRATIONS)"
+	@rm -rf $(INTEGRATIONS)
+	@$(RUN) -m venv --without-pip $(INTEGRATIONS)
+	@$(RUN) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		>"$$(ls -d $(INTEGRATIONS)/lib/python*/site-packages)/lock.pth"
+	@$(INTEGRATIONS)/bin/python -m pip --disable-pip-version-check install --quiet --no-deps \
+		--require-hashes -r $(ADDED) || { echo "make: pip could not install $(ADDED) (see above)" >&2; exit 2; }
+	@$(INTEGRATIONS)/bin/python -m pip check
+	@touch $@
+
+.PHONY: test-integrations
+test-integrations: $(INTEGRATIONS)/.installed ## NovoGrad in Lightning, Transformers, Accelerate and FSDP2
+	@OMP_NUM_THREADS=1 $(INTEGRATIONS)/bin/python -m pytest $(PYTEST_FLAGS) tests/integrations
+
 .PHONY: smoke
 smoke: setup ## one experiment from command to record on made-up data, in seconds
 	@$(RUN) -m scripts.launch experiment=imagenet/novograd_100ep scale=smoke
@@ -141,25 +161,43 @@ format: setup ## fix what ruff can fix
 	@$(RUN) -m ruff check --fix .
 	@$(RUN) -m ruff format .
 
+.PHONY: bench
+bench: setup ## time all hot paths against their competitors: docs/performance.md (FULL=1: longer)
+	@$(RUN) -m scripts.bench $(BENCH)
+	@$(RUN) -m scripts.report
+
+# What `make bench-… FULL=1 ARGS="--device cpu"` passes on.
+BENCH = $(if $(FULL),--full) $(ARGS)
+
 .PHONY: bench-optim
-bench-optim: setup ## time NovoGrad's step against torch's optimizers and other NovoGrads (FULL=1: longer)
-	@$(RUN) -m scripts.bench_optim $(if $(FULL),--full)
+bench-optim: setup ## NovoGrad's step against torch's optimizers and other NovoGrads
+	@$(RUN) -m scripts.bench optim $(BENCH)
+	@$(RUN) -m scripts.report
 
 .PHONY: bench-engine
-bench-engine: setup ## time a training step through the engine against a bare loop
-	@$(RUN) -m scripts.bench_engine
+bench-engine: setup ## a training step through the engine against a bare loop
+	@$(RUN) -m scripts.bench engine $(BENCH)
+	@$(RUN) -m scripts.report
 
 .PHONY: bench-input
 bench-input: setup ## images per second and core, against torchvision's reference pipeline
-	@$(RUN) -m scripts.bench_input
+	@$(RUN) -m scripts.bench input $(BENCH)
+	@$(RUN) -m scripts.report
 
-.PHONY: bench-wikitext
-bench-wikitext: setup ## tokens per second of Transformer-XL's step, against the original code path
-	@$(RUN) -m scripts.bench_wikitext
+.PHONY: bench-librispeech
+bench-librispeech: setup ## utterances per second of Jasper's step and front end, against NVIDIA's code path
+	@$(RUN) -m scripts.bench librispeech $(BENCH)
+	@$(RUN) -m scripts.report
 
 .PHONY: bench-wmt
-bench-wmt: setup ## words per second of Transformer-big's step, against fairseq's own
-	@$(RUN) -m scripts.bench_wmt
+bench-wmt: setup ## Transformer-big's step and beam search, against fairseq's own
+	@$(RUN) -m scripts.bench wmt $(BENCH)
+	@$(RUN) -m scripts.report
+
+.PHONY: bench-wikitext
+bench-wikitext: setup ## Transformer-XL's step and evaluation, against the original code path
+	@$(RUN) -m scripts.bench wikitext $(BENCH)
+	@$(RUN) -m scripts.report
 
 .PHONY: lock
 lock: setup ## resolve pyproject.toml into requirements.lock, with checksums (ARGS=--upgrade)
@@ -171,5 +209,5 @@ wheel: setup ## build the package novograd (the folder optim/) into dist/
 
 .PHONY: clean
 clean: ## remove the environment and the tools' caches
-	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf .venv $(INTEGRATIONS) .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -20,7 +20,6 @@ from analysis.templating import Markdown, render_html, render_markdown
 from analysis.verdicts import DIFFERS, REPRODUCED
 from engine.records import RunRecord
 
-BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 # The class of a verdict's badge.
 LOOKS = {REPRODUCED: "good", TESTED: "good", HOLDS: "good", DIFFERS: "off", FAILS: "off"}
 LOOKS |= {UNDECIDED: "open", NOT_RUN: "none"}
@@ -74,12 +73,18 @@ def render_page_of(template: str, **values: object) -> str:
     )
 
 
-def replace_block(text: str, block: str) -> str:
-    """The text with a block between the two markers; ValueError where these are not there once."""
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise ValueError(f"needs {BEGIN} and {END}, once each and in this order")
-    before, rest = text.split(BEGIN)
-    return f"{before}{BEGIN}\n{block}\n{END}{rest.split(END)[1]}"
+def markers(name: str) -> tuple[str, str]:
+    """What stands before and after a rendered block of the README."""
+    return f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+
+
+def replace_block(text: str, name: str, block: str) -> str:
+    """The text with a block between its markers; ValueError where these are not there once."""
+    begin, end = markers(name)
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise ValueError(f"needs {begin} and {end}, once each and in this order")
+    before, rest = text.split(begin)
+    return f"{before}{begin}\n{block}\n{end}{rest.split(end)[1]}"
 
 
 def address_in(folder: Path) -> Callable[[RunRecord], str]:

@@ -407,7 +407,7 @@ def _claim_view(
     numbers: dict[str, Any] = dict(study.numbers) if study else {}
     measured = claim.measured
     if measured and (folder / measured.file).exists():
-        sets = json.loads((folder / measured.file).read_text())["sets"]
+        sets = json.loads((folder / measured.file).read_text())["detail"]["sets"]
         for name, found in sets.items():
             entries = {entry["name"]: entry for entry in found["step"]}
             values = {of: entries[of].get(measured.field) for of in measured.of if of in entries}

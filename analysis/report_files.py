@@ -11,6 +11,7 @@ from analysis.findings import study_results
 from analysis.folders import ROOT
 from analysis.pages import render_page, render_readme, render_report, replace_block
 from analysis.paper import read_paper
+from analysis.performance import render_performance, render_speed_lines
 from analysis.report import build
 from analysis.study_page import read_remarks, study_files
 from analysis.trials import TrialResult, read_trials
@@ -27,14 +28,16 @@ def tracked_files(root: Path, current: AbstractSet[str]) -> dict[Path, str]:
     records, trials, studies = _read(results)
     report = build(records, current, studies, results)
     try:
-        with_table = replace_block(readme.read_text(), render_readme(report))
+        text = replace_block(readme.read_text(), "results", render_readme(report))
+        text = replace_block(text, "performance", render_speed_lines(results / "bench"))
     except ValueError as problem:
         raise ValueError(f"{readme}: {problem}") from problem
     remarks = read_remarks(results / "studies" / "remarks.yaml")
     return study_files(results, trials, studies, remarks) | {
         results / "REPORT.md": render_report(report, results),
         results / "report.html": render_page(report, results, results),
-        readme: with_table,
+        root / "docs" / "performance.md": render_performance(results / "bench"),
+        readme: text,
     }
 
 

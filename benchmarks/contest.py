@@ -2,7 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median, quantiles
+from typing import Any
+
+import torch
+
+from analysis.performance import Measurement, Quartiles
+
+Action = Callable[[], object]
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """How a bench is to run; `full` asks for four times as many rounds."""
+
+    device: torch.device = CPU
+    full: bool = False
+
+    def rounds(self, usual: int) -> int:
+        return 4 * usual if self.full else usual
+
+
+@dataclass
+class Findings:
+    """What a bench has measured; `detail` is kept in its record and not shown on the page."""
+
+    measurements: list[Measurement] = field(default_factory=list)
+    detail: dict[str, Any] = field(default_factory=dict)
+
+
+def seconds(action: Action, device: torch.device | None = None) -> float:
+    """Of an action, until the device has done it."""
+    synchronise(device)
+    before = time.perf_counter()
+    action()
+    synchronise(device)
+    return time.perf_counter() - before
+
+
+def synchronise(device: torch.device | None) -> None:
+    """Waits for a GPU; nothing on a CPU."""
+    if device is not None and device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def take_turns(
@@ -17,3 +62,65 @@ def take_turns(
         if number >= warm:
             kept.append(times)
     return kept
+
+
+def compete(
+    ours: Mapping[str, Action],
+    theirs: Action,
+    amount: float,
+    rounds: int,
+    warm: int = 2,
+    device: torch.device | None = None,
+) -> list[Measurement]:
+    """Our actions, by contest, against a competitor, who has two turns in every round.
+
+    `amount` is how much of the contest's unit one action does.
+    """
+    actions = {**ours, " theirs": theirs, " again": theirs}
+
+    def timed(action: Action) -> Callable[[], float]:
+        return lambda: seconds(action, device)
+
+    turns = take_turns({name: timed(action) for name, action in actions.items()}, rounds, warm)
+    first, again = ([turn[name] for turn in turns] for name in (" theirs", " again"))
+    return [
+        judge(name, [turn[name] for turn in turns], first, again, amount=amount) for name in ours
+    ]
+
+
+def judge(
+    contest: str,
+    ours: Sequence[float],
+    theirs: Sequence[float],
+    again: Sequence[float],
+    *,
+    amount: float,
+) -> Measurement:
+    """From seconds by round; ours are compared with the mean of the competitor's two turns."""
+    means = [fmean(pair) for pair in zip(theirs, again, strict=True)]
+    return Measurement(
+        contest,
+        amount / median(ours),
+        len(ours),
+        amount / median(means),
+        quartiles([mean / own for mean, own in zip(means, ours, strict=True)]),
+        quartiles([second / first for first, second in zip(theirs, again, strict=True)]),
+    )
+
+
+def speed(
+    contest: str,
+    action: Action,
+    amount: float,
+    rounds: int,
+    warm: int = 1,
+    device: torch.device | None = None,
+) -> Measurement:
+    """Of an action without a competitor."""
+    turns = take_turns({contest: lambda: seconds(action, device)}, rounds, warm)
+    return Measurement(contest, amount / median(turn[contest] for turn in turns), rounds)
+
+
+def quartiles(values: Sequence[float]) -> Quartiles:
+    """Of one value: this value."""
+    return Quartiles(*quantiles(values, n=4)) if len(values) > 1 else Quartiles(*3 * [values[0]])

@@ -1,28 +1,23 @@
-"""`python -m scripts.bench_engine`: what the engine adds to a bare training loop.
+"""`make bench-engine`: what the engine adds to a bare training loop.
 
 The same model, batches and optimizer, in one process: `Trainer.fit` and the loop that one would
-write by hand take turns, step by step. Every round gives one ratio, between steps of the same
-moment; the median over the rounds is printed, and beside it that of two equal bare loops: what
-the measurement itself can't tell apart.
+write by hand take turns, step by step, and a second bare loop shows the noise.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
 
+from benchmarks.contest import BenchOptions, Findings, judge
 from engine.config import RunConfig, read_config
 from engine.distributed import Group
-from engine.memory import keep_freed_memory
 from engine.plan import make_plan
 from engine.trainer import Trainer
 from tasks.base import Batch, Context, Shard
@@ -31,7 +26,7 @@ from tasks.imagenet.model import ResNetOptions
 from tasks.imagenet.task import ImageNet
 
 MICRO, ACCUMULATION, WARM = 16, 2, 5
-LIMIT = 1.03
+STEPS = 200
 
 
 class MadeUpImages(ImageNet):
@@ -131,29 +126,16 @@ def step_times(config: RunConfig, folder: Path) -> tuple[list[float], ...]:
     return tuple(some[WARM:] for some in times)
 
 
-def main() -> int:
-    """Prints a line per optimizer; exit status 0 whatever the ratio."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--steps", type=int, default=200)
-    options = parser.parse_args()
-    keep_freed_memory()  # as the workers of a run do
-    print(f"{torch.get_num_threads()} threads, torch {torch.__version__}; medians of a step")
+def measure(options: BenchOptions) -> Findings:
+    """Every optimizer's step; on the CPU, where the engine's share is the largest."""
     with tempfile.TemporaryDirectory() as folder:  # the first steps of a process are slower
         step_times(make_config("novograd", 30), Path(folder))
+    found = Findings()
     for optimizer in ("novograd", "adamw", "sgd"):
         with tempfile.TemporaryDirectory() as folder:
-            config = make_config(optimizer, options.steps)
-            rounds = list(zip(*step_times(config, Path(folder)), strict=False))
-        ratio = median(2 * engine / (bare + again) for engine, bare, again in rounds)
-        noise = median(bare / again for _, bare, again in rounds)
-        verdict = "reached" if ratio <= LIMIT else "not reached"
-        print(
-            f"{optimizer:9} engine {1e3 * median(r[0] for r in rounds):6.2f} ms   bare loop "
-            f"{1e3 * median(r[1] for r in rounds):6.2f} ms   ratio {ratio:.3f} (at most {LIMIT}: "
-            f"{verdict})   two bare loops: {noise:.3f}"
-        )
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+            config = make_config(optimizer, options.rounds(STEPS))
+            times = step_times(config, Path(folder))
+        shortest = min(map(len, times))
+        engine, bare, again = (some[:shortest] for some in times)
+        found.measurements.append(judge(optimizer, engine, bare, again, amount=1))
+    return found

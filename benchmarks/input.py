@@ -1,6 +1,6 @@
-"""`python -m scripts.bench_input`: images per second and core, ours against torchvision's pipeline.
+"""`make bench-input`: images per second and core, ours against torchvision's pipeline.
 
-The same files for both, on one thread, taking turns image by image: from the file on disk to what
+The same files for both, on one thread, taking turns: from the file on disk to what
 a batch is made of. Torchvision's is that of its reference training script (Pillow, random resized
 crop, flip, tensor, float, normalised), with the paper's crop areas; ours stays uint8 until the
 device. The files are made from two photographs, in sizes, qualities and bytes as ImageNet's are.
@@ -8,25 +8,23 @@ device. The files are made from two photographs, in sizes, qualities and bytes a
 
 from __future__ import annotations
 
-import argparse
-import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
-from rich.progress import track
 from torchvision import transforms  # type: ignore[import-untyped]
 
-from engine.memory import keep_freed_memory
+from analysis.performance import Measurement
+from benchmarks.contest import BenchOptions, Findings, judge, seconds, take_turns
 from tasks.imagenet import images, jpeg
 from tasks.seeding import python_random
 
-TARGET = 1.5
-ROUNDS = 5
+Load = Callable[[Path, int], object]
+ROUNDS = 4  # of every chunk
+CHUNK = 24  # files of a turn
 SIZE = 224
 # (longer side, shorter side): most of ImageNet's files, and the share of large ones.
 USUAL, LARGE = ((500, 375), (500, 333), (400, 300)), ((1600, 1200), (1024, 768))
@@ -58,7 +56,7 @@ def make_photos(folder: Path, count: int, sizes: tuple[tuple[int, int], ...]) ->
     return files
 
 
-def torchvisions() -> Callable[[Path, int], object]:
+def torchvisions() -> Load:
     """What torchvision's reference script does with an image."""
     chain = transforms.Compose(
         [
@@ -88,50 +86,35 @@ def with_pillow(path: Path, index: int) -> object:
     return images.augment(images.PillowPicture(path.read_bytes()), SIZE, random)
 
 
-def seconds_per_image(
-    files: list[Path], ways: dict[str, Callable[[Path, int], object]], what: str
-) -> dict[str, float]:
-    """Means over the files of each file's quickest of some rounds: other load only adds time."""
-    times = {name: np.full((ROUNDS, len(files)), np.inf) for name in ways}
-    quiet = not sys.stdout.isatty()
-    for step in track(range(ROUNDS * len(files)), what, transient=True, disable=quiet):
-        rounds, index = divmod(step, len(files))
-        for name, way in ways.items():
-            before = time.perf_counter()
-            way(files[index], index)
-            times[name][rounds, index] = time.perf_counter() - before
-    return {name: float(found.min(axis=0).mean()) for name, found in times.items()}
-
-
-def main() -> int:
-    """Prints a table per kind of file; exit status 0 whatever the ratio."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--images", type=int, default=240, help="files of each kind")
-    options = parser.parse_args()
-    if options.images < 1:
-        parser.error("--images must be at least 1")
+def measure(options: BenchOptions) -> Findings:
+    """Usual and large files; on one thread, as a loading process has."""
     torch.set_num_threads(1)
-    keep_freed_memory()  # for all ways alike
-    ways: dict[str, Callable[[Path, int], object]] = {"torchvision": torchvisions()}
-    if jpeg.is_available():
-        ways["ours"] = ours
-    ways["ours, Pillow"] = with_pillow
-    print(f"one thread, torch {torch.__version__}, Pillow {Image.__version__}")
-    for kind, sizes in (("usual", USUAL), ("large", LARGE)):
+    found = Findings()
+    for kind, sizes, count in (("usual", USUAL, 10 * CHUNK), ("large", LARGE, 2 * CHUNK)):
         with tempfile.TemporaryDirectory() as folder:
-            files = make_photos(Path(folder), options.images, sizes)
-            weight = sum(file.stat().st_size for file in files) / len(files)
-            found = seconds_per_image(files, ways, kind)
-        print(f"{kind} files: {len(files)}, {weight / 1000:.0f} kB on average")
-        for name, seconds in found.items():
-            ratio = found["torchvision"] / seconds
-            verdict = ""
-            if name == "ours" and kind == "usual":
-                reached = "reached" if ratio >= TARGET else "not reached"
-                verdict = f"  (at least {TARGET}: {reached})"
-            print(f"  {name:13} {1 / seconds:6.0f} images/s   {ratio:.2f} ×{verdict}")
-    return 0
+            files = make_photos(Path(folder), count, sizes)
+            found.detail[f"{kind}_kilobytes"] = sum(f.stat().st_size for f in files) / count / 1000
+            ways: dict[str, Load] = {kind: ours} if jpeg.is_available() else {}
+            if kind == "usual":
+                ways["usual_pillow"] = with_pillow
+            found.measurements += compete_on(files, ways, options.rounds(ROUNDS))
+    return found
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def compete_on(files: list[Path], ways: dict[str, Load], rounds: int) -> list[Measurement]:
+    """A round is a chunk of the files, the same for all."""
+    reference = torchvisions()
+    everyone = {**ways, " theirs": reference, " again": reference}
+
+    def timed(load: Load, first: int) -> Callable[[], float]:
+        some = [*enumerate(files)][first : first + CHUNK]
+        return lambda: seconds(lambda: [load(path, index) for index, path in some])
+
+    turns: list[dict[str, float]] = []
+    for first in range(0, len(files), CHUNK):
+        chunk = {name: timed(load, first) for name, load in everyone.items()}
+        turns += take_turns(chunk, rounds, warm=1 if first == 0 else 0)
+    theirs, again = ([turn[name] for turn in turns] for name in (" theirs", " again"))
+    return [
+        judge(name, [turn[name] for turn in turns], theirs, again, amount=CHUNK) for name in ways
+    ]

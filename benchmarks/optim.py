@@ -1,4 +1,4 @@
-"""`python -m scripts.bench_optim`: times the optimizers' step() on the CPU, side by side.
+"""`make bench-optim`: times the optimizers' step() on the CPU, side by side.
 
 All work on the same parameters. A round gives each one step, in an order that changes, with the
 same gradients written afresh before it, so that neither a drift of the machine's speed nor a warm
@@ -8,12 +8,9 @@ in every third round only. Takes 16 GB of memory and an idle machine.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import inspect
-import json
 import math
-import operator
 import os
 import random
 import sys
@@ -32,6 +29,9 @@ from unittest import mock
 import torch
 from torch import Tensor
 
+from analysis.performance import Measurement
+from benchmarks.ceiling import triad_gb_per_s
+from benchmarks.contest import BenchOptions, Findings, judge
 from optim import ClipGlobalNorm, NovoGrad, build_optimizer, native, transform_gradients
 from optim.baselines import Optimizer, torch_optimizer
 
@@ -42,6 +42,7 @@ Cells = list[list[str]]
 RESULTS = Path(__file__).parent.parent / "results" / "bench"
 LARGE = 100_000_000  # parameters from which on spare competitors are left out
 OURS, REFERENCE = "NovoGrad (ours)", "torch AdamW fused"
+AGAIN = f"{REFERENCE}, again"  # for the noise
 OPTIONS: dict[str, Any] = {"lr": 1e-4, "weight_decay": 1e-3}
 BETAS = (0.95, 0.98)
 OTHERS = (  # package, module, class
@@ -144,6 +145,8 @@ def competitors() -> list[Competitor]:
             make = partial(torch_optimizer, title.lower(), **options)
             spare = title == "Adam" or form == "foreach" or (title, form) == ("SGD", "default")
             found.append(Competitor(f"torch {title} {form}", "torch", traffic, make, spare=spare))
+            if found[-1].name == REFERENCE:
+                found.append(replace(found[-1], name=AGAIN))
     for name, traffic in NEIGHBOURS.items():
         make = partial(build_optimizer, name, **OPTIONS)
         found.append(Competitor(name, "neighbour", traffic, make, spare=True))
@@ -169,7 +172,7 @@ def with_clipping(everyone: list[Competitor]) -> list[Competitor]:
         params = [p for group in optimizer.param_groups for p in group["params"]]
         return torch.nn.utils.clip_grad_norm_(params, 1.0)
 
-    names = (OURS, REFERENCE, "timm NvNovoGrad")
+    names = (OURS, REFERENCE, AGAIN, "timm NvNovoGrad")
     return [replace(c, before=clip) for c in everyone if c.name in names]
 
 
@@ -210,13 +213,6 @@ class Runner:
             return time.perf_counter() - start
 
 
-def triad_gb_per_s(a: Tensor, b: Tensor, c: Tensor) -> float:
-    """The memory's bandwidth, with arrays that no cache holds."""
-    start = time.perf_counter()
-    torch.add(b, c, alpha=0.5, out=a)
-    return 12e-9 * a.numel() / (time.perf_counter() - start)
-
-
 def peak_bytes(action: Callable[[], object]) -> int:
     """The most that torch's CPU allocator holds during the action beyond what it held before."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # nothing about missing GPUs
@@ -233,8 +229,8 @@ def peak_bytes(action: Callable[[], object]) -> int:
 
 def run(
     everyone: list[Competitor], work: Workload, triad: Callable[[], float], rounds: int, label: str
-) -> tuple[list[Row], float]:
-    """Times all in turn; returns the table's rows and the triad's GB/s."""
+) -> tuple[list[Row], float, dict[str, Runner]]:
+    """Times all in turn; returns the table's rows, the triad's GB/s and everyone's seconds."""
     present = [c for c in everyone if not (c.spare and work.numel > LARGE)]
     runners = {c.name: Runner(c, c.make(work.params), work) for c in present if c.make}
     for index, runner in enumerate(runners.values()):
@@ -254,7 +250,7 @@ def run(
             fast = [r for n, r in runners.items() if r.seconds[0] < limit or n == OURS]
     gc.enable()
     bandwidth = median(bandwidths)
-    return [row_of(c, runners, work, bandwidth) for c in everyone], bandwidth
+    return [row_of(c, runners, work, bandwidth) for c in everyone], bandwidth, runners
 
 
 def row_of(competitor: Competitor, runners: dict[str, Runner], work: Workload, triad: float) -> Row:
@@ -291,36 +287,45 @@ def progress(what: str, done: int, total: int) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def bench(name: str, everyone: list[Competitor], triad: Callable[[], float], rounds: int) -> Row:
+def bench(
+    name: str, everyone: list[Competitor], triad: Callable[[], float], rounds: int
+) -> tuple[Row, list[Measurement]]:
     """All that is measured on one parameter set."""
     work = Workload(PARAMETER_SETS[name]())
-    step, bandwidth = run(everyone, work, triad, rounds, name)
+    step, bandwidth, runners = run(everyone, work, triad, rounds, name)
+    found = judge_steps(name, runners, step, bandwidth)
+    del runners
     gc.collect()  # the optimizers' state
-    clip, _ = run(with_clipping(everyone), work, triad, rounds, f"{name} with clipping")
-    found: Row = {"tensors": len(work.params), "parameters": work.numel, "rounds": rounds}
-    return found | {"triad_gb_per_s": round(bandwidth, 1), "step": step, "clip_and_step": clip}
+    clip, _, runners = run(with_clipping(everyone), work, triad, rounds, f"{name} with clipping")
+    if name == "resnet50v2":
+        found.append(judge_pair(f"{name}_clip", runners, REFERENCE, AGAIN))
+    row: Row = {"tensors": len(work.params), "parameters": work.numel, "rounds": rounds}
+    row |= {"triad_gb_per_s": round(bandwidth, 1), "step": step, "clip_and_step": clip}
+    return row, found
 
 
-def targets(sets: dict[str, Row]) -> list[Row]:
-    """What the benchmark watches over; `reached` is None where it was not measured."""
-    compare = {"<=": operator.le, ">=": operator.ge, "<": operator.lt}
-    found = []
-    for name, to_adamw in (("resnet50v2", 0.9), ("transformer_big", 0.9), ("small_tensors", 0.6)):
-        measured = sets.get(name, {"step": [], "tensors": 0, "parameters": 1})
-        ours: Row = next((r for r in measured["step"] if r["name"] == OURS), {})
-        timed = [r for r in measured["step"] if r["status"] == "timed"]
-        others = [r["to_ours"] for r in timed if r["kind"] == "other"]
-        scalars = 8 * measured["tensors"] / measured["parameters"]  # two per tensor, at most
-        for what, value, sign, limit in (
-            ("our time / AdamW fused", ours.get("to_adamw"), "<=", to_adamw),
-            ("fastest other NovoGrad / ours", min(others, default=None), ">=", 2.4),
-            ("memory % inside step", ours.get("extra_memory_percent"), "<", 1),
-            ("state bytes", ours.get("state_bytes_per_parameter"), "<=", 4 + scalars),
-        ):
-            reached = None if value is None else compare[sign](value, limit)
-            row = {"target": f"{name}: {what}", "wanted": f"{sign} {limit:.5g}"}
-            found.append(row | {"measured": value, "reached": reached})
+def judge_steps(
+    name: str, runners: dict[str, Runner], rows: list[Row], bandwidth: float
+) -> list[Measurement]:
+    """Against AdamW, with the share of the triad's bandwidth; and against other NovoGrads."""
+    ours = next(row for row in rows if row["name"] == OURS)
+    share = {"limit": "the triad's bandwidth", "of_limit": ours["gb_per_s"] / bandwidth}
+    found = [replace(judge_pair(name, runners, REFERENCE, AGAIN), **share)]
+    others = [row for row in rows if row["kind"] == "other" and row["status"] == "timed"]
+    if name == "resnet50v2" and others:
+        fastest = min(others, key=lambda row: float(row["to_ours"]))["name"]
+        found.append(replace(judge_pair("other_novograd", runners, fastest, fastest), noise=None))
     return found
+
+
+def judge_pair(
+    contest: str, runners: dict[str, Runner], competitor: str, again: str
+) -> Measurement:
+    """In the rounds that all three were in."""
+    names = (OURS, competitor, again)
+    rounds = set.intersection(*(set(runners[name].seconds) for name in names))
+    ours, theirs, second = ([runners[n].seconds[k] for k in sorted(rounds)] for n in names)
+    return judge(contest, ours, theirs, second, amount=1)
 
 
 def blocks(data: Row) -> Iterator[str | Cells]:
@@ -335,13 +340,6 @@ def blocks(data: Row) -> Iterator[str | Cells]:
         yield table(found["step"], COLUMNS)
         yield "Clip by global norm, then step:"
         yield table(found["clip_and_step"], COLUMNS[:-2])
-    yield "## To reach"
-    cells = [["", "wanted", "this run", ""]]
-    for row in data["targets"]:
-        value = "-" if row["measured"] is None else f"{row['measured']:.4g}"
-        verdict = {True: "reached", False: "not reached", None: "not measured"}[row["reached"]]
-        cells.append([row["target"], row["wanted"], value, verdict])
-    yield cells
     middle, worst = data["noise_percent"]["median"], data["noise_percent"]["worst"]
     kind = "A quiet run" if middle < 10 else "A noisy run, better repeated on an idle machine"
     yield f"{kind}: noise {middle} % in the middle row, {worst} % in the worst."
@@ -368,34 +366,23 @@ def rendered(block: str | Cells, markdown: bool) -> str:
     return "\n".join(f"| {' | '.join(c)} |" if markdown else "  ".join(c).rstrip() for c in lines)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures, prints and writes; the status is 0 whether the targets are reached or not."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.bench_optim")
-    parser.add_argument("--full", action="store_true", help="four times as many rounds")
-    names = f"some of {', '.join(PARAMETER_SETS)} (default: all)"
-    parser.add_argument("--sets", nargs="+", metavar="NAME", choices=PARAMETER_SETS, help=names)
-    options = parser.parse_args(arguments)
+def measure(options: BenchOptions) -> Findings:
+    """All parameter sets; also writes the whole tables to optim.md. On the CPU only."""
     triad = partial(triad_gb_per_s, *(torch.ones(1 << 26) for _ in range(3)))
     kernels = "C++" if native.supports(torch.float32) else "torch's (no C++ compiler)"
-    data: Row = {"date": date.today().isoformat(), "mode": "full" if options.full else "quick"}
-    data |= {"threads": torch.get_num_threads(), "kernels": kernels, "packages": {}, "sets": {}}
+    data: Row = {"date": date.today().isoformat(), "threads": torch.get_num_threads()}
+    data |= {"kernels": kernels, "packages": {}, "sets": {}}
     for package in ("torch", *(package for package, _, _ in OTHERS)):
         with suppress(metadata.PackageNotFoundError):
             data["packages"][package] = metadata.version(package)
-    everyone = competitors()
-    for name in options.sets or PARAMETER_SETS:
-        data["sets"][name] = bench(name, everyone, triad, ROUNDS[name] * (4 if options.full else 1))
+    everyone, measurements = competitors(), []
+    for name in PARAMETER_SETS:
+        data["sets"][name], found = bench(name, everyone, triad, options.rounds(ROUNDS[name]))
+        measurements += found
     rows = [r for s in data["sets"].values() for r in (*s["step"], *s["clip_and_step"])]
     noise = [row["noise_percent"] for row in rows if row["status"] == "timed"]
     data["noise_percent"] = {"median": round(median(noise)), "worst": round(max(noise))}
-    data["targets"] = targets(data["sets"])
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "optim.json").write_text(json.dumps(data, indent=2) + "\n")
     page = ["Written by `make bench-optim`.", *(rendered(b, markdown=True) for b in blocks(data))]
     (RESULTS / "optim.md").write_text("\n\n".join(page) + "\n")
     print(*(rendered(block, markdown=False) for block in blocks(data)), sep="\n\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return Findings(measurements, data)

@@ -1,31 +1,26 @@
-"""`python -m scripts.bench_wikitext`: words per second of Transformer-XL, ours and written plainly.
+"""`make bench-wikitext`: words per second of Transformer-XL, ours and written plainly.
 
 The plain one follows the code of Dai et al.: queries of the memory calculated too, positions
 shifted by padding and copying, einsum, and one softmax over all words for every token. Both use
 the same parameters and words, so that their losses must agree where our softmax has no clusters.
-They take turns in one process, forward and backward; every round gives one ratio, between passes
-of the same moment, and the median over the rounds is printed.
+They take turns in one process.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from statistics import median
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.contest import take_turns
-from engine.memory import keep_freed_memory
+from analysis.performance import Measurement
+from benchmarks.ceiling import of_matrix_products
+from benchmarks.contest import BenchOptions, Findings, compete
 from tasks.wikitext103.model import Layer, TransformerXL, TransformerXLOptions
 
-BATCH, LENGTH, MEMORY, WARM = 4, 64, 64, 2
+BATCH, LENGTH, MEMORY, ROUNDS = 4, 64, 64, 15
 SIZES = TransformerXLOptions(
     vocabulary=50_000, layers=4, d_model=256, heads=4, d_inner=1024, cutoffs=[5_000, 20_000]
 )
@@ -39,14 +34,18 @@ class Words:
     targets: Tensor
     memory: Tensor
 
+    def to(self, device: torch.device) -> Words:
+        """On that device."""
+        return Words(self.tokens.to(device), self.targets.to(device), self.memory.to(device))
 
-def make_words(options: TransformerXLOptions) -> Words:
+
+def make_words(options: TransformerXLOptions, length: int, memory: int) -> Words:
     """Words as frequent as 1 / rank, about as in a language."""
     generator = torch.Generator().manual_seed(0)
     frequency = 1 / torch.arange(1, options.vocabulary + 1)
-    drawn = torch.multinomial(frequency, BATCH * (LENGTH + 1), True, generator=generator)
-    text = drawn.view(BATCH, LENGTH + 1)
-    shape = options.layers, BATCH, MEMORY, options.d_model
+    drawn = torch.multinomial(frequency, BATCH * (length + 1), True, generator=generator)
+    text = drawn.view(BATCH, length + 1)
+    shape = options.layers, BATCH, memory, options.d_model
     return Words(text[:, :-1], text[:, 1:], torch.randn(shape, generator=generator))
 
 
@@ -55,9 +54,9 @@ def plain_nll(model: TransformerXL, words: Words) -> Tensor:
     tokens, targets = words.tokens.t(), words.targets.t()
     length, keys = len(tokens), len(tokens) + words.memory.shape[2]
     x = model.dropout(F.embedding(tokens, model.embedding) * math.sqrt(model.options.d_model))
-    mask = torch.ones(length, keys).triu(keys - length + 1).bool()[:, :, None, None]
-    frequency = 1 / 10000 ** (torch.arange(0.0, x.shape[-1], 2) / x.shape[-1])
-    angle = torch.outer(torch.arange(keys - 1.0, -1.0, -1.0), frequency)
+    mask = x.new_ones(length, keys).triu(keys - length + 1).bool()[:, :, None, None]
+    frequency = 1 / 10000 ** (torch.arange(0.0, x.shape[-1], 2, device=x.device) / x.shape[-1])
+    angle = torch.outer(torch.arange(keys - 1.0, -1.0, -1.0, device=x.device), frequency)
     r = model.dropout(torch.cat([angle.sin(), angle.cos()], -1)[:, None])
     remembered = []
     for layer, old in zip(model.layers, words.memory, strict=True):
@@ -107,43 +106,29 @@ def check_same(model: TransformerXL, words: Words) -> None:
     model.train()
 
 
-def seconds(model: TransformerXL, nll: Callable[[], Tensor]) -> float:
-    """Of one forward and backward pass."""
-    model.zero_grad()
-    before = time.perf_counter()
-    nll().sum().backward()  # type: ignore[no-untyped-call]
-    return time.perf_counter() - before
+def measure(options: BenchOptions) -> Findings:
+    """A training step and an evaluation."""
+    torch.manual_seed(0)
+    return Findings(measure_step(options))
 
 
-def main() -> int:
-    """Prints a line per contestant; exit status 0 whatever the ratios."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=11)
-    options = parser.parse_args()
-    keep_freed_memory()  # as the workers of a run do
-    words = make_words(SIZES)
-    model, whole = TransformerXL(SIZES), TransformerXL(replace(SIZES, cutoffs=[]))
+def measure_step(options: BenchOptions) -> list[Measurement]:
+    """Forward and backward, with and without clusters in our softmax."""
+    words = make_words(SIZES, LENGTH, MEMORY).to(options.device)
+    model = TransformerXL(SIZES).to(options.device)
+    whole = TransformerXL(replace(SIZES, cutoffs=[])).to(options.device)
     check_same(whole, words)
 
-    def ours(some: TransformerXL) -> Tensor:
-        nll: Tensor = some(words.tokens, words.targets, words.memory, memory_length=MEMORY)[0]
-        return nll
+    def ours(some: TransformerXL) -> None:
+        some.zero_grad()
+        nll, _ = some(words.tokens, words.targets, words.memory, memory_length=MEMORY)
+        nll.sum().backward()
 
-    contestants = {
-        "ours": lambda: seconds(model, lambda: ours(model)),
-        "ours without clusters": lambda: seconds(whole, lambda: ours(whole)),
-        "plain": lambda: seconds(whole, lambda: plain_nll(whole, words)),
-        "plain again": lambda: seconds(whole, lambda: plain_nll(whole, words)),
-    }
-    rounds = take_turns(contestants, options.rounds, WARM)
-    print(f"{torch.get_num_threads()} threads, torch {torch.__version__}; {SIZES}")
-    print(f"{BATCH} columns of {LENGTH} words, a memory of {MEMORY}; {len(rounds)} rounds")
-    for name in contestants:
-        speed = BATCH * LENGTH / median(times[name] for times in rounds)
-        ratio = median(times["plain"] / times[name] for times in rounds)
-        print(f"{name:22} {speed:8,.0f} words/s   {ratio:.2f} × plain")
-    return 0
+    def theirs() -> None:
+        whole.zero_grad()
+        plain_nll(whole, words).sum().backward()  # type: ignore[no-untyped-call]
 
-
-if __name__ == "__main__":
-    sys.exit(main())
+    actions = {"step": lambda: ours(model), "step_without_clusters": lambda: ours(whole)}
+    amount, rounds = BATCH * LENGTH, options.rounds(ROUNDS)
+    step, plain = compete(actions, theirs, amount, rounds, device=options.device)
+    return [of_matrix_products(step, lambda: ours(model), amount, options.device), plain]

@@ -1,11 +1,8 @@
-"""`python -m scripts.bench_wmt`: words per second of Transformer-big's layers, ours and fairseq's.
+"""`make bench-wmt`: words per second of Transformer-big's layers, ours and fairseq's.
 
 One encoder and one decoder layer of the paper's sizes, with the same parameters, sentences and
 rate of dropout, both in training mode; the label-smoothed loss of each is its own, and both must
-agree. They take turns in one process, forward and backward; every round gives one ratio, between
-passes of the same moment, and the median over the rounds is printed, with the quartiles. fairseq
-has two turns in a round, and ours is compared with their mean; each of the two against that mean
-shows the noise.
+agree. They take turns in one process.
 
 A micro-batch of the paper's run has some 256 pairs of 24 words; the default of 32 is an eighth of
 it, so that multiplications, and not the 33 MB of the words' gradient, take the time, as they do
@@ -15,25 +12,21 @@ comes once in several micro-batches.
 
 from __future__ import annotations
 
-import argparse
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import fmean, quantiles
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.contest import take_turns
-from engine.memory import keep_freed_memory
+from analysis.performance import Measurement
+from benchmarks.ceiling import of_matrix_products
+from benchmarks.contest import BenchOptions, Findings, compete
 from tasks.wmt14.fairseq_backend import FairseqTransformer, smoothed_loss, to_fairseq
 from tasks.wmt14.loss import smoothed_cross_entropy
 from tasks.wmt14.model import Transformer, TransformerOptions
 
-PAIRS, LENGTH, SHORTER, WARM = 32, 24, 4, 2
+PAIRS, LENGTH, SHORTER, ROUNDS = 32, 24, 4, 25
 SMOOTHING = 0.1
-AIM = 1.1  # times as fast as fairseq
 SIZES = TransformerOptions(encoder_layers=1, decoder_layers=1, variant="fairseq")
 
 
@@ -45,6 +38,11 @@ class Sentences:
     lengths: Tensor
     target: Tensor
     expected: Tensor
+
+    def to(self, device: torch.device) -> Sentences:
+        """On that device."""
+        tensors = (self.source, self.lengths, self.target, self.expected)
+        return Sentences(*(tensor.to(device) for tensor in tensors))
 
 
 def make_sentences(options: TransformerOptions, pairs: int, length: int) -> Sentences:
@@ -94,48 +92,31 @@ def check_same(ours: nn.Module, theirs: nn.Module, sentences: Sentences) -> None
     theirs.train()
 
 
-def seconds(model: nn.Module, loss: Loss, sentences: Sentences) -> float:
-    """Of one forward and backward pass."""
-    model.zero_grad()
-    before = time.perf_counter()
-    train(model, loss, sentences)
-    return time.perf_counter() - before
-
-
-def main() -> int:
-    """Prints a line per contestant; exit status 0 whatever the ratios."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=41)
-    parser.add_argument("--pairs", type=int, default=PAIRS)
-    parser.add_argument("--length", type=int, default=LENGTH, help="words of a sentence")
-    options = parser.parse_args()
-    keep_freed_memory()  # as the workers of a run do
+def measure(options: BenchOptions) -> Findings:
+    """A training step."""
     torch.manual_seed(0)
-    sentences = make_sentences(SIZES, options.pairs, options.length)
+    return Findings(measure_step(options))
+
+
+def measure_step(options: BenchOptions) -> list[Measurement]:
+    """Forward and backward of one encoder and one decoder layer with their losses."""
+    sentences = make_sentences(SIZES, PAIRS, LENGTH).to(options.device)
     ours, theirs = Transformer(SIZES), FairseqTransformer(SIZES)
     theirs.model.load_state_dict(to_fairseq(ours.state_dict()))
+    ours, theirs = ours.to(options.device), theirs.to(options.device)
     check_same(ours, theirs, sentences)
-    contestants = {
-        "ours": lambda: seconds(ours, our_loss, sentences),
-        "fairseq": lambda: seconds(theirs, their_loss, sentences),
-        "fairseq again": lambda: seconds(theirs, their_loss, sentences),
-    }
-    rounds = take_turns(contestants, options.rounds, WARM)
-    words = sentences.source.numel() + sentences.target.numel()
-    print(f"{torch.get_num_threads()} threads, torch {torch.__version__}; {SIZES}")
-    length = options.length
-    print(f"{options.pairs} pairs of {length} and {length} words; {len(rounds)} rounds")
-    reached = 0.0
-    for name in contestants:
-        _, middle, _ = quantiles((times[name] for times in rounds), n=4)
-        ratios = [fmean((t["fairseq"], t["fairseq again"])) / t[name] for t in rounds]
-        low, ratio, high = quantiles(ratios, n=4)
-        speed = f"{words / middle:8,.0f} words/s"
-        print(f"{name:14} {speed}   {ratio:.2f} × fairseq ({low:.2f} to {high:.2f})")
-        reached = ratio if name == "ours" else reached
-    print(f"ours {'reaches' if reached >= AIM else 'does not reach'} {AIM} ×")
-    return 0
 
+    def step(model: nn.Module, loss: Loss) -> None:
+        model.zero_grad()
+        train(model, loss, sentences)
 
-if __name__ == "__main__":
-    sys.exit(main())
+    our_step = lambda: step(ours, our_loss)  # noqa: E731
+    amount = sentences.source.numel() + sentences.target.numel()
+    (found,) = compete(
+        {"step": our_step},
+        lambda: step(theirs, their_loss),
+        amount,
+        options.rounds(ROUNDS),
+        device=options.device,
+    )
+    return [of_matrix_products(found, our_step, amount, options.device)]

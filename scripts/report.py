@@ -1,9 +1,9 @@
 """`python -m scripts.report [--check | --own]`: the paper's claims and numbers, and our runs.
 
-Writes `results/REPORT.md`, `results/report.html`, `results/STUDY.md`, the study's charts and the
-table in README.md from published records only: the same files give the same bytes. `--check`
-writes nothing and names what is stale. `--own` writes `outputs/report.html` instead, which also
-shows the runs below `outputs/`, marked as not published.
+Writes `results/REPORT.md`, `results/report.html`, `results/STUDY.md`, the study's charts,
+`docs/performance.md` and the tables in README.md from published records only: the same files give
+the same bytes. `--check` writes nothing and names what is stale. `--own` writes
+`outputs/report.html` instead, which also shows the runs below `outputs/`, marked as not published.
 
 Exit status: 0 written, or up to date · 1 stale · 2 a file that can't be used.
 """

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from analysis.claims import read_claims
-from analysis.pages import BEGIN, END, render_page, render_readme, render_report, replace_block
+from analysis.pages import markers, render_page, render_readme, render_report, replace_block
 from analysis.paper import read_paper
 from analysis.report import Report, build, labels_of
 from analysis.tables import heading_of
@@ -316,11 +316,12 @@ def test_texts_of_records_are_escaped_everywhere(tmp_path):
 
 
 def test_the_block_of_the_readme_is_replaced():
-    text = f"before\n{BEGIN}\nold\n{END}\nafter\n"
-    assert replace_block(text, "new") == f"before\n{BEGIN}\nnew\n{END}\nafter\n"
-    for wrong in ("nothing", f"{END}{BEGIN}", text + BEGIN):
+    begin, end = markers("results")
+    text = f"before\n{begin}\nold\n{end}\nafter\n"
+    assert replace_block(text, "results", "new") == f"before\n{begin}\nnew\n{end}\nafter\n"
+    for wrong in ("nothing", f"{end}{begin}", text + begin):
         with pytest.raises(ValueError, match="once each"):
-            replace_block(wrong, "new")
+            replace_block(wrong, "results", "new")
 
 
 def test_data_that_differs_from_the_papers_is_a_deviation(tmp_path):

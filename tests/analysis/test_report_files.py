@@ -6,20 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from analysis.pages import BEGIN, END
+from analysis.pages import markers
 from launch.fingerprints import recipe_fingerprints
 from launch.run_spec import make_run_spec
 from scripts.report import main
 from tests.analysis.fakes import raw_record, write_raw
 from tests.analysis.test_report import visible
 
-WRITTEN = ("results/STUDY.md", "results/REPORT.md", "results/report.html", "README.md")
+WRITTEN = ("results/STUDY.md", "results/REPORT.md", "results/report.html")
+WRITTEN += ("docs/performance.md", "README.md")
 EXPERIMENT = "imagenet/sgd_100ep"
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    (tmp_path / "README.md").write_text(f"# A suite\n\n{BEGIN}\n{END}\n\nThe end.\n")
+    blocks = "\n".join(mark for name in ("results", "performance") for mark in markers(name))
+    (tmp_path / "README.md").write_text(f"# A suite\n\n{blocks}\n\nThe end.\n")
     return tmp_path
 
 
@@ -58,7 +60,7 @@ def test_only_runs_of_current_recipes_are_shown(root):
     add(root, 11.11, changed)
     add(root, 61.00, mini, scale="mini")
     assert main([], root) == 0
-    for name in set(WRITTEN) - {"results/STUDY.md"}:
+    for name in set(WRITTEN) - {"results/STUDY.md", "docs/performance.md"}:
         text = visible((root / name).read_text())
         assert "76.50 / 95.00 (n=1)" in text
         assert "61.00 / 95.00 (n=1)" in text

@@ -1,0 +1,202 @@
+"""docs/performance.md and the README's lines on speed, from the records of `make bench`.
+
+`benchmarks/contests.yaml` lists every contest with its target; `results/bench/<bench>.json` has
+what was measured. A contest without a measurement is shown as not run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from analysis.folders import ROOT
+from analysis.summaries import NOT_RUN
+from analysis.templating import render_markdown
+from engine.formats import format_number, format_time
+from engine.records import read_json
+
+CONTESTS = ROOT / "benchmarks" / "contests.yaml"
+HEAD = ("", "against", "times as fast", "noise", "ours", "target", "of the limit")
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What is measured against whom; without `against` the speed alone is of interest."""
+
+    bench: str
+    name: str
+    what: str
+    unit: str
+    against: str | None = None
+    target: float | None = None  # times as fast as the competitor, at least
+    readme: bool = False
+
+
+@dataclass(frozen=True)
+class Quartiles:
+    """Of a ratio that every round gives anew."""
+
+    low: float
+    median: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One contest's outcome: speeds in its unit, ours over the competitor's, and the noise.
+
+    The noise is the competitor's speed over that of its own second turn in the same round.
+    """
+
+    contest: str
+    ours: float
+    rounds: int
+    theirs: float | None = None
+    ratio: Quartiles | None = None
+    noise: Quartiles | None = None
+    limit: str | None = None  # what bounds our speed
+    of_limit: float | None = None  # our share of it
+
+
+@dataclass(frozen=True)
+class BenchRecord:
+    """What a bench leaves in `results/bench`."""
+
+    bench: str
+    date: str
+    seconds: float
+    threads: int
+    commit: str | None
+    dirty: bool | None
+    versions: dict[str, str | None]
+    machine: str
+    measurements: list[Measurement]
+    detail: dict[str, Any] = field(default_factory=dict)
+
+    def find(self, contest: str) -> Measurement | None:
+        return next((m for m in self.measurements if m.contest == contest), None)
+
+
+def read_contests(path: Path = CONTESTS) -> dict[str, list[Contest]]:
+    """By bench, in the file's order."""
+    raw = yaml.safe_load(path.read_text())
+    return {
+        bench: [Contest(bench, name, **values) for name, values in entries.items()]
+        for bench, entries in raw.items()
+    }
+
+
+def is_reached(contest: Contest, found: Measurement) -> bool | None:
+    """Whether the promise is kept, to the two digits that are shown; None without a promise."""
+    if contest.target is None or found.ratio is None:
+        return None
+    return round(found.ratio.median, 2) >= contest.target
+
+
+def to_raw(record: BenchRecord, contests: Sequence[Contest]) -> dict[str, Any]:
+    """As it is written: every measurement with its contest's text, target and verdict."""
+    raw = asdict(record)
+    for entry, found in zip(raw["measurements"], record.measurements, strict=True):
+        contest = next(c for c in contests if c.name == found.contest)
+        entry |= {"what": contest.what, "against": contest.against, "unit": contest.unit}
+        entry |= {"target": contest.target, "reached": is_reached(contest, found)}
+    return _rounded(raw)  # type: ignore[no-any-return]
+
+
+def read_bench(path: Path) -> BenchRecord:
+    """ValueError, with the file's name, for what `to_raw` did not write."""
+    try:
+        raw = read_json(path)
+        known = {f.name for f in fields(Measurement)}
+        measurements = []
+        for entry in raw.pop("measurements"):
+            kept = {key: value for key, value in entry.items() if key in known}
+            for key in ("ratio", "noise"):
+                kept[key] = Quartiles(**kept[key]) if kept.get(key) else None
+            measurements.append(Measurement(**kept))
+        return BenchRecord(measurements=measurements, **raw)
+    except (KeyError, TypeError, AttributeError) as problem:
+        raise ValueError(f"{path} is not a record of a bench: {problem}") from problem
+
+
+def read_benches(folder: Path) -> dict[str, BenchRecord]:
+    """The records that there are, by bench."""
+    paths = {bench: folder / f"{bench}.json" for bench in read_contests()}
+    return {bench: read_bench(path) for bench, path in paths.items() if path.exists()}
+
+
+def contest_cells(contest: Contest, record: BenchRecord | None) -> list[str]:
+    """A row of the page."""
+    target = "–" if contest.target is None else f"≥ {contest.target:.2f}"
+    found = record.find(contest.name) if record else None
+    if found is None:
+        return [contest.what, contest.against or "–", NOT_RUN, "–", "–", target, "–"]
+    reached = {True: ": reached", False: ": not reached", None: ""}[is_reached(contest, found)]
+    share = "–"
+    if found.of_limit is not None:
+        share = f"{100 * found.of_limit:.0f} % of {found.limit}"
+    return [
+        contest.what,
+        contest.against or "–",
+        str(found.ratio or "–"),
+        str(found.noise or "–"),
+        f"{format_number(found.ours, 3)} {contest.unit}",
+        target + reached,
+        share,
+    ]
+
+
+def environment_line(record: BenchRecord) -> str:
+    """Machine, versions, commit and length of a bench."""
+    commit = (record.commit or "unknown")[:12] + (" with changes" if record.dirty else "")
+    threads = "1 thread" if record.threads == 1 else f"{record.threads} threads"
+    torch = record.versions.get("torch")
+    return (
+        f"{record.machine}, {threads}, torch {torch}; {record.date}, commit {commit}; "
+        f"took {format_time(record.seconds)}"
+    )
+
+
+def render_performance(folder: Path) -> str:
+    """`docs/performance.md`."""
+    records = read_benches(folder)
+    sections = [
+        {
+            "bench": bench,
+            "rows": [contest_cells(contest, records.get(bench)) for contest in contests],
+            "environment": environment_line(records[bench]) if bench in records else None,
+        }
+        for bench, contests in read_contests().items()
+    ]
+    total = format_time(sum(record.seconds for record in records.values()))
+    return render_markdown("performance.md.j2", sections=sections, head=list(HEAD), total=total)
+
+
+def render_speed_lines(folder: Path) -> str:
+    """The block of the README."""
+    records = read_benches(folder)
+    lines = []
+    for contests in read_contests().values():
+        for contest in (c for c in contests if c.readme):
+            found = contest_cells(contest, records.get(contest.bench))
+            lines.append([found[0], found[1], found[2], found[5]])
+    return render_markdown("performance_readme.md.j2", lines=lines).rstrip("\n")
+
+
+def _rounded(value: Any) -> Any:
+    """Floats to six digits."""
+    if isinstance(value, float) and math.isfinite(value):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return value

@@ -1,0 +1,96 @@
+"""Runs benches, each in a process of its own, and writes their records and the page."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from datetime import date
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from analysis.folders import ROOT
+from analysis.performance import (
+    HEAD,
+    BenchRecord,
+    contest_cells,
+    environment_line,
+    read_contests,
+    to_raw,
+)
+from analysis.tables import text_table
+from benchmarks.contest import BenchOptions, Findings
+from engine.memory import keep_freed_memory
+from engine.provenance import describe_environment
+from engine.records import write_json
+
+
+def run_bench(name: str, options: BenchOptions, folder: Path) -> BenchRecord:
+    """Measures, prints and writes `<name>.json`; call it once in a process."""
+    keep_freed_memory()  # as the workers of a run do
+    before = time.perf_counter()
+    found: Findings = import_module(f"benchmarks.{name}").measure(options)
+    taken = time.perf_counter() - before
+    record = make_record(name, found, taken, options.device)
+    contests = read_contests()[name]
+    missing = {contest.name for contest in contests} - {m.contest for m in record.measurements}
+    write_json(folder / f"{name}.json", to_raw(record, contests))
+    rows = [contest_cells(contest, record) for contest in contests if contest.name not in missing]
+    print(text_table([list(HEAD), *rows], f"{name}: {environment_line(record)}"), flush=True)
+    for contest in sorted(missing):
+        print(f"{name}: {contest} could not be measured here")
+    return record
+
+
+def make_record(name: str, found: Findings, taken: float, device: torch.device) -> BenchRecord:
+    """With the machine, the versions and the commit of this process."""
+    environment: dict[str, Any] = describe_environment()
+    hardware = environment["hardware"]
+    machine = hardware["names"][0] if device.type == "cuda" else cpu_name(hardware)
+    return BenchRecord(
+        bench=name,
+        date=date.today().isoformat(),
+        seconds=taken,
+        threads=torch.get_num_threads(),
+        commit=environment["commit"],
+        dirty=environment["dirty"],
+        versions=environment["versions"],
+        machine=machine,
+        measurements=found.measurements,
+        detail=found.detail,
+    )
+
+
+def cpu_name(hardware: dict[str, Any]) -> str:
+    """A CPU's; unknown where the record is of a machine with GPUs."""
+    return str(hardware.get("name", "CPU"))
+
+
+def choose_device(name: str | None) -> torch.device:
+    """The named one, else a GPU where there is one; ValueError for one that is not there."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"--device must be cpu, cuda or cuda:<number>, not {name!r}") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"--device must be cpu, cuda or cuda:<number>, not {name!r}")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"--device {name}: there are {torch.cuda.device_count()} CUDA devices")
+    return device
+
+
+def run_each(names: Sequence[str], arguments: Sequence[str]) -> int:
+    """One process per bench, so that none inherits another's memory, threads or compiled code."""
+    for name in names:
+        command = [sys.executable, "-m", "scripts.bench", name, *arguments]
+        status = subprocess.run(command, cwd=ROOT, check=False).returncode
+        if status:
+            print(f"bench {name} failed with status {status}", file=sys.stderr)
+            return status
+    return 0

@@ -1,0 +1,98 @@
+"""Turns, ratios and records of benches, on times that are made up."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from analysis.performance import is_reached, read_bench, read_contests
+from benchmarks import bench, engine
+from benchmarks.ceiling import count_flops
+from benchmarks.contest import BenchOptions, Findings, compete, judge, take_turns
+from scripts.bench import main
+
+
+def test_everyone_has_a_turn_in_every_round_and_the_order_rotates():
+    order: list[str] = []
+
+    def contestant(name: str):
+        def run() -> float:
+            order.append(name)
+            return 1.0
+
+        return run
+
+    rounds = take_turns({name: contestant(name) for name in "abc"}, rounds=2, warm=1)
+    assert "".join(order) == "abcbcacab"
+    assert rounds == [{"a": 1.0, "b": 1.0, "c": 1.0}] * 2
+
+
+def test_a_ratio_is_their_time_over_ours_and_noise_is_theirs_over_their_own():
+    found = judge("x", [1.0, 2.0, 4.0], [2.0, 3.0, 8.0], [2.0, 5.0, 8.0], amount=10)
+    assert found.ratio is not None
+    assert found.noise is not None
+    assert found.ratio.median == 2.0
+    assert (found.ours, found.theirs) == (5.0, 2.5)
+    assert (found.noise.low, found.noise.high) == (1.0, 5 / 3)
+
+
+def test_the_competitor_has_two_turns_of_a_round():
+    calls = {"ours": 0, "theirs": 0}
+
+    def count(name: str) -> None:
+        calls[name] += 1
+
+    (found,) = compete({"x": lambda: count("ours")}, lambda: count("theirs"), 1, rounds=3, warm=1)
+    assert calls == {"ours": 4, "theirs": 8}
+    assert found.rounds == 3
+
+
+def test_flops_of_a_product():
+    a = torch.ones(2, 3)
+    assert count_flops(lambda: a @ a.t()) == 2 * 2 * 3 * 2
+
+
+def test_a_record_has_the_promise_and_whether_it_is_kept(tmp_path, monkeypatch, capsys):
+    found = Findings(
+        [
+            judge("novograd", [1.0, 1.0], [1.0, 1.0], [1.0, 1.0], amount=1),
+            judge("adamw", [1.2, 1.2], [1.0, 1.0], [1.0, 1.0], amount=1),
+        ]
+    )
+    monkeypatch.setattr(engine, "measure", lambda options: found)
+    monkeypatch.setattr(bench, "keep_freed_memory", lambda: True)
+    assert main(["engine", "--device", "cpu", "--folder", str(tmp_path)]) == 0
+    raw = json.loads((tmp_path / "engine.json").read_text())
+    first, second = raw["measurements"]
+    assert (first["target"], first["reached"]) == (0.97, True)
+    assert (second["against"], second["reached"]) == ("a bare training loop", False)
+    assert {"commit", "dirty", "machine", "versions", "threads"} <= set(raw)
+    record = read_bench(tmp_path / "engine.json")
+    contest = read_contests()["engine"][1]
+    measured = record.find("adamw")
+    assert measured is not None
+    assert is_reached(contest, measured) is False
+    shown = capsys.readouterr().out
+    assert "≥ 0.97: not reached" in shown
+    assert "sgd could not be measured here" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["speed"], "there is no bench 'speed'"),
+        (["engine", "--device", "tpu9"], "--device must be cpu, cuda"),
+        (["engine", "--device", "cuda:99"], "--device cuda:99: there are"),
+    ],
+)
+def test_a_mistake_in_the_command_is_named(arguments, message, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_full_benches_have_more_rounds():
+    assert (BenchOptions().rounds(5), BenchOptions(full=True).rounds(5)) == (5, 20)
