@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from engine.checkpoint import DamagedError, Loaded, Manifest, read_state
+from engine.checkpoint import Loaded
+from engine.checkpoint_files import DamagedError, Manifest, read_state
 from engine.config import ConfigProblem, HardwareConfig, read_config, recipe_fingerprint
 from engine.export import CONFIG_FILE, WEIGHTS_FILE, DamagedExport, read_export
 from engine.precision import parameter_dtype
