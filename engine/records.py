@@ -34,6 +34,7 @@ RUN_FILE, STATUS_FILE, ROWS_FILE, RECORD_FILE = (
 )
 FINISHED, DIVERGED, RUNNING = "finished", "diverged", "running"
 CURVE_POINTS = 60  # of a record's curves
+TELEMETRY = "optimizer/"  # what columns of optimizer telemetry begin with
 # Metrics whose definition has changed, and what the signature of a record with today's contains.
 SIGNED = {"token_bleu": "tok:moses-en"}
 
@@ -377,7 +378,8 @@ def thin_curves(
     measured on a few batches is averaged between the kept points; evaluations stay as they are.
     """
     names = {name for row in rows for name in row if "/" in name}
-    kept = sorted(n for n in names if n == "train/loss" or not n.startswith(("train/", "speed/")))
+    apart = ("train/", "speed/", TELEMETRY)
+    kept = sorted(n for n in names if n == "train/loss" or not n.startswith(apart))
     found = {}
     for metric in kept:
         own = [row for row in rows if metric in row]
