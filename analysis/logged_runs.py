@@ -22,6 +22,7 @@ from engine.records import (
     read_run_file,
     read_status,
     sort_rows,
+    wandb_id,
 )
 
 SAME = ("task", "scale", "data")  # what the runs of a comparison must agree in
@@ -152,7 +153,7 @@ def read_logged_run(folder: Path) -> LoggedRun:
         raise CompareProblem(str(problem)) from problem
     rows = folder / ROWS_FILE
     read = partial(read_rows, rows) if rows.exists() else list
-    return LoggedRun(frozen.run_id, frozen.run_id.replace("/", "-"), frozen.config, status, read)
+    return LoggedRun(frozen.run_id, wandb_id(frozen.run_id), frozen.config, status, read)
 
 
 def find_folders(names: Sequence[str], outputs: Path) -> list[Path]:

@@ -42,6 +42,11 @@ Row = dict[str, float]
 _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
+def wandb_id(run_id: str) -> str:
+    """W&B's id of a run, which has no slashes."""
+    return run_id.replace("/", "-")
+
+
 class RecordError(ValueError):
     """A file of a run that can't be read; the message names it."""
 

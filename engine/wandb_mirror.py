@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from engine.config import WANDB_MODES
 from engine.files import write_atomically
-from engine.records import ROWS_FILE, read_rows
+from engine.records import ROWS_FILE, read_rows, wandb_id
 from engine.tracking import Artifact, Ending, Log, Row, RunInfo
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ def _init(target: WandbTarget, info: RunInfo, folder: Path, mode: str) -> Run:
         mode="offline" if mode == "offline" else "online",
         project=target.project,
         entity=target.entity,
-        id=info.run_id.replace("/", "-"),
+        id=wandb_id(info.run_id),
         resume="allow",
         group=info.group,
         job_type=info.job_type,
