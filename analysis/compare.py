@@ -15,6 +15,7 @@ import numpy as np
 from analysis.charts import Chart, Line, optimizer_of
 from analysis.charts_draw import draw_png
 from analysis.curves import Band, band
+from analysis.layers import LayerMovement, layer_movement
 from analysis.logged_runs import CompareProblem, Group, LoggedRun, closest
 from analysis.metrics import find_metric
 from analysis.pages import render_page_of
@@ -55,9 +56,11 @@ class Comparison:
     title: str  # task, scale and data: small numbers must not be taken for the paper's
     metrics: tuple[Compared, ...]
     notes: tuple[str, ...]
+    layers: LayerMovement | None = None  # where the runs have optimizer telemetry
 
     def __str__(self) -> str:
-        tables = [text_table(one.table, one.title) for one in self.metrics]
+        shown = [*self.metrics, *([self.layers] if self.layers else [])]
+        tables = [text_table(one.table, one.title) for one in shown]
         return "\n\n".join([*tables, *(["\n".join(self.notes)] if self.notes else [])])
 
     def files(self, folder: Path) -> dict[Path, bytes]:
@@ -69,6 +72,11 @@ class Comparison:
             stem = f"{name}-{slug(one.metric)}"
             found[folder / f"{stem}.png"] = draw_png(one.chart)
             found[folder / f"{stem}.csv"] = one.csv.encode()
+        if self.layers:
+            found[folder / f"{name}-layers.csv"] = self.layers.csv.encode()
+            for chart in self.layers.charts:
+                stem = f"{name}-layers-{slug(chart.title.partition(':')[0])}"
+                found[folder / f"{stem}.png"] = draw_png(chart)
         return found
 
 
@@ -77,7 +85,9 @@ def compare(groups: Sequence[Group], metrics: Sequence[str], axis: str, unit: st
     _check_logged(metrics, groups)
     title = title_of(groups[0].runs[0])
     compared = [_compare(groups, metric, axis, unit, title) for metric in dict.fromkeys(metrics)]
-    return Comparison(title, tuple(compared), tuple(_notes(groups)))
+    last = max(float(shown.xs[-1]) for one in compared for shown in one.bands.values())
+    layers = layer_movement(groups, axis, _x_unit(axis, unit, last), title)
+    return Comparison(title, tuple(compared), tuple(_notes(groups)), layers)
 
 
 def wandb_request(

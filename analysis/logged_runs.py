@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from analysis.curves import Curve, curve
-from engine.records import FINISHED, RUN_FILE, RecordError, read_run_file, read_status
+from engine.records import FINISHED, RUN_FILE, RecordError, read_run_file, read_status, wandb_id
 from engine.rows import ROWS_FILE, Row, read_rows, sort_rows
 
 SAME = ("task", "scale", "data")  # what the runs of a comparison must agree in
@@ -143,7 +143,7 @@ def read_logged_run(folder: Path) -> LoggedRun:
         raise CompareProblem(str(problem)) from problem
     rows = folder / ROWS_FILE
     read = partial(read_rows, rows) if rows.exists() else list
-    return LoggedRun(frozen.run_id, frozen.run_id.replace("/", "-"), frozen.config, status, read)
+    return LoggedRun(frozen.run_id, wandb_id(frozen.run_id), frozen.config, status, read)
 
 
 def find_folders(names: Sequence[str], outputs: Path) -> list[Path]:

@@ -13,7 +13,7 @@ from analysis.charts import DARK_THEME, LIGHT_THEME, Chart, css_variables, style
 from analysis.charts_draw import FONT, draw_svg
 from analysis.claims import FAILS, HOLDS, TESTED, UNDECIDED
 from analysis.folders import RESULTS
-from analysis.report import RECORD_HEAD, SCALE_NOTE, Report, is_run_small, record_cells
+from analysis.report_views import RECORD_HEAD, SCALE_NOTE, Report, is_run_small, record_cells
 from analysis.summaries import NOT_RUN
 from analysis.tables import numbers_table
 from analysis.templating import Markdown, render_html, render_markdown

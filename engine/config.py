@@ -144,6 +144,9 @@ class TrackingConfig:
     artifacts: Annotated[str, OneOf(("none", "best", "all"))] = "none"  # checkpoints W&B keeps
     tensorboard: bool = False  # event files in the run's folder
     log_every: str = "10 steps"
+    # Optimizer telemetry: a duration, rounded up to logged steps; null is off.
+    optimizer_every: str | None = None
+    optimizer_by: Annotated[str, OneOf(("layer", "tensor"))] = "layer"
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,7 @@ class Plan:
     checkpoint_every: int
     log_every: int
     schedule: Schedule
+    optimizer_every: int = 0  # optimizer telemetry, at logged steps only; 0 is off
 
     @property
     def epochs(self) -> float:
@@ -117,6 +118,7 @@ def durations_of(values: Mapping[str, Any]) -> dict[str, str]:
         ("evaluation", "every"),
         ("checkpoint", "every"),
         ("tracking", "log_every"),
+        ("tracking", "optimizer_every"),
     ):
         found[f"{section}.{key}"] = getattr(values.get(section), key, None)
     for number, text in enumerate(getattr(values.get("schedule"), "milestones", ())):
@@ -195,6 +197,8 @@ def make_plan(config: RunConfig, unit: str, steps_per_epoch: int, processes: int
     eval_every = steps_in(config.evaluation.every, "evaluation.every", total, 1)
     checkpoint_every = steps_in(config.checkpoint.every, "checkpoint.every", total, 1)
     log_every = steps_in(config.tracking.log_every, "tracking.log_every", total, 1)
+    telemetry = config.tracking.optimizer_every
+    measured = steps_in(telemetry, "tracking.optimizer_every", total, 1) if telemetry else 0
     milestones = tuple(
         steps_in(text, "schedule.milestones", total, 1) for text in config.schedule.milestones
     )
@@ -222,6 +226,7 @@ def make_plan(config: RunConfig, unit: str, steps_per_epoch: int, processes: int
         checkpoint_every=checkpoint_every,
         log_every=log_every,
         schedule=schedule,
+        optimizer_every=math.ceil(measured / log_every) * log_every,
     )
 
 

@@ -32,6 +32,11 @@ SIGNED = {"token_bleu": "tok:moses-en"}
 _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
+def wandb_id(run_id: str) -> str:
+    """W&B's id of a run, which has no slashes."""
+    return run_id.replace("/", "-")
+
+
 class RecordError(ValueError):
     """A file of a run that can't be read; the message names it."""
 

@@ -14,6 +14,7 @@ from engine.records import RecordError, as_number, to_json
 
 ROWS_FILE = "metrics.jsonl"
 CURVE_POINTS = 60  # of a record's curves
+TELEMETRY = "optimizer/"  # what columns of optimizer telemetry begin with
 
 Row = dict[str, float]
 
@@ -108,7 +109,8 @@ def thin_curves(
     measured on a few batches is averaged between the kept points; evaluations stay as they are.
     """
     names = {name for row in rows for name in row if "/" in name}
-    kept = sorted(n for n in names if n == "train/loss" or not n.startswith(("train/", "speed/")))
+    apart = ("train/", "speed/", TELEMETRY)
+    kept = sorted(n for n in names if n == "train/loss" or not n.startswith(apart))
     found = {}
     for metric in kept:
         own = [row for row in rows if metric in row]

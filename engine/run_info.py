@@ -13,7 +13,7 @@ from torch import nn
 from engine.config import RunConfig
 from engine.plan import Plan
 from engine.provenance import describe_environment
-from engine.records import RECORD_FILE, RUN_FILE
+from engine.records import RECORD_FILE, RUN_FILE, wandb_id
 from engine.tracking import Artifact, Ending, RunAbout, RunInfo
 from tasks.base import Task
 
@@ -83,7 +83,7 @@ def peak_memory_gb(device: torch.device) -> float:
 
 def _artifacts(trainer: Trainer) -> tuple[Artifact, ...]:
     """`tracking.artifacts`: none, the best checkpoint and the record, or all checkpoints."""
-    kind, name = trainer.config.tracking.artifacts, trainer.run_id.replace("/", "-")
+    kind, name = trainer.config.tracking.artifacts, wandb_id(trainer.run_id)
     if kind == "none":
         return ()
     folder = trainer.folder

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from engine.distributed import Group
 from engine.plan import Plan
 from engine.precision import autocast
+from optim.statistics import Statistics, measure_step
 from optim.transforms import Gradients, Transform, transform_gradients
 from tasks.base import Batch, Carry, Task
 from tasks.seeding import derive_seed
@@ -61,6 +62,7 @@ class StepResult:
     units: int  # of this process
     skipped: bool  # fp16 overflow: the gradients were thrown away
     asked_to_stop: bool  # the same on every process; on a GPU known one step late
+    statistics: Statistics | None = None  # of the optimizer, where asked for and not skipped
 
 
 class Stepper:
@@ -92,9 +94,19 @@ class Stepper:
         optimizer.register_step_post_hook(self._note_update)
 
     def run(
-        self, step: int, position: int, batches: Iterator[Batch], *, want_norm: bool, stop: bool
+        self,
+        step: int,
+        position: int,
+        batches: Iterator[Batch],
+        *,
+        want_norm: bool,
+        stop: bool,
+        measure: bool = False,
     ) -> StepResult:
-        """Step number `step` on the batches of `position` (more than step after fp16 skips)."""
+        """Step number `step` on the batches of `position` (more than step after fp16 skips).
+
+        `measure` takes the optimizer's statistics, which change nothing in the step.
+        """
         lr = self.plan.schedule(step)
         for group, ratio in zip(self.optimizer.param_groups, self.ratios, strict=True):
             group["lr"] = lr * ratio
@@ -106,8 +118,8 @@ class Stepper:
         values = self._look_at(tally, now=want_norm)
         self._check(values)
         norm = self._prepare_gradients(tally, values, want_norm)
-        skipped = self._update()
-        return StepResult(tally, norm, units, skipped, values[2] > 0)
+        skipped, statistics = self._measured_update() if measure else (self._update(), None)
+        return StepResult(tally, norm, units, skipped, values[2] > 0, statistics)
 
     def _accumulate(self, position: int, batches: Iterator[Batch]) -> tuple[Tensor, int]:
         device, plan = self.group.device, self.plan
@@ -201,6 +213,16 @@ class Stepper:
         before, self._scale = self._scale, self.scaler.get_scale()
         assert before is not None
         return self._scale < before
+
+    def _measured_update(self) -> tuple[bool, Statistics | None]:
+        """NovoGrad knows its statistics; of others the weights are compared with a copy."""
+        own = getattr(self.optimizer, "statistics", None)
+        if own is not None:
+            skipped = self._update()
+            return skipped, None if skipped else own()
+        with measure_step(self.optimizer) as measured:
+            skipped = self._update()
+        return skipped, None if skipped else measured.statistics
 
     def _note_update(self, *_: Any) -> None:
         self._updated = True

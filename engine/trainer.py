@@ -29,7 +29,8 @@ from engine.profiling import StepProfile
 from engine.progress import Progress
 from engine.run_info import make_ending, run_info
 from engine.snapshot import BackgroundWriter, gather_carries, map_tensors, on_host
-from engine.step import NonFiniteLoss, Stepper
+from engine.step import NonFiniteLoss, Stepper, StepResult
+from engine.telemetry import telemetry_row
 from engine.tracking import Ending, RunAbout, Tracker, make_mirrors
 from tasks.base import Batch, Predictions, Shard, Task
 from tasks.seeding import derive_seed
@@ -212,6 +213,7 @@ class Trainer:
         while at.step < plan.steps:
             logs = (at.step + 1) % plan.log_every == 0 or at.step + 1 == plan.steps
             saves = (at.step + 1) % plan.checkpoint_every == 0 or at.step + 1 == plan.steps
+            measures = plan.optimizer_every > 0 and (at.step + 1) % plan.optimizer_every == 0
             with self.profile.watch(at.step):
                 result = self.stepper.run(
                     at.step,
@@ -219,6 +221,7 @@ class Trainer:
                     batches,
                     want_norm=logs or saves,
                     stop=self.stop_requested,
+                    measure=measures and tracker is not None,
                 )
             clock.data_wait_s += self.stepper.take_data_wait()
             at.position += 1
@@ -231,7 +234,7 @@ class Trainer:
             at.step += 1
             self.window += result.tally[:2]
             if logs:
-                self._log_row(tracker, progress, clock, result.grad_norm)
+                self._log_row(tracker, progress, clock, result)
             if self._evaluation_is_due() and not self._evaluate(tracker, clock):
                 return self._preempted(tracker, clock)
             saves = saves or at.best_step == at.step  # the best is kept, whenever it comes
@@ -248,7 +251,7 @@ class Trainer:
         return "preempted", f"stopped on request at step {self.at.step}, and saved"
 
     def _log_row(
-        self, tracker: Tracker | None, progress: Progress, clock: Clock, norm: torch.Tensor | None
+        self, tracker: Tracker | None, progress: Progress, clock: Clock, result: StepResult
     ) -> None:
         at, plan = self.at, self.plan
         total, weight = self.window.tolist()
@@ -258,11 +261,12 @@ class Trainer:
         if tracker is None:
             return
         row = self._position_row(clock) | {"train/loss": loss, "train/lr": lr}
-        if norm is not None:
-            row["train/grad_norm"] = norm.item()
+        if result.grad_norm is not None:
+            row["train/grad_norm"] = result.grad_norm.item()
         if self.scaler.is_enabled():
             row["train/skipped"] = at.skipped
-        tracker.log(row | meters)
+        found, by = result.statistics, self.config.tracking.optimizer_by
+        tracker.log(row | meters | ({} if found is None else telemetry_row(found, by)))
         progress.update(at.step, loss=loss, lr=lr, units_per_s=meters["speed/units_per_s"])
 
     def _position_row(self, clock: Clock) -> dict[str, float | int]:

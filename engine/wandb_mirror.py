@@ -16,6 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from engine.config import WANDB_MODES
+from engine.records import wandb_id
 from engine.rows import ROWS_FILE, read_rows
 from engine.tracking import Artifact, Ending, Log, Row, RunInfo
 from tasks.files import write_atomically
@@ -182,7 +183,7 @@ def _init(target: WandbTarget, info: RunInfo, folder: Path, mode: str) -> Run:
         mode="offline" if mode == "offline" else "online",
         project=target.project,
         entity=target.entity,
-        id=info.run_id.replace("/", "-"),
+        id=wandb_id(info.run_id),
         resume="allow",
         group=info.group,
         job_type=info.job_type,

@@ -111,11 +111,13 @@ def build_report(
     metrics: Sequence[str],
     axis: str,
     group_key: str,
+    along: str | None = None,
 ) -> reports.Report:
     """A report that is not saved yet: a panel for each metric, one line for each group.
 
     `project` is ENTITY/PROJECT, `run_ids` are W&B's own, `group_key` is a dotted key of a run's
-    configuration. Lines are means over the group's runs, bands their standard deviation.
+    configuration. Lines are means over the group's runs, bands their standard deviation. `along`,
+    another such key, adds a panel of each run's final value of the first metric against it.
     """
     import wandb_workspaces.reports.v2 as reports
     from wandb_workspaces import expr
@@ -140,6 +142,14 @@ def build_report(
         )
         for number, metric in enumerate(metrics)
     ]
+    if along:
+        at = reports.Layout(x=0, y=10 * ((len(panels) + 1) // 2), w=24, h=10)
+        y = reports.SummaryMetric(f"final/{metrics[0]}")
+        panels.append(
+            reports.ScatterPlot(
+                title=f"final {metrics[0]}", x=reports.Config(along), y=y, log_x=True, layout=at
+            )
+        )
     return reports.Report(
         project=name,
         entity=entity,
@@ -152,8 +162,15 @@ def build_report(
 
 def save_report(report: reports.Report) -> str:
     """Uploads a report and returns its address; a WandbProblem without a login."""
+    import wandb
+
     require_login()
     with _as_problem("the report can't be saved"):
+        if not report.entity:
+            report.entity = str(wandb.Api(timeout=TIMEOUT).default_entity)
+            for block in report.blocks:
+                for runs in getattr(block, "runsets", ()):
+                    runs.entity = report.entity
         return str(report.save().url)
 
 

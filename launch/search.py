@@ -15,7 +15,7 @@ from typing import Any
 
 from analysis.trials import Trial, TrialResult
 from engine.config import ConfigProblem
-from launch.sweep import Range, Sweep, SweepOptions
+from launch.sweep import Range, Sweep, SweepOptions, override_of
 from launch.sweep_state import ListedTrials, ResultOf, SweepState
 
 DRAWS_PER_TRIAL = 10  # at most: points may repeat where axes have few values
@@ -33,7 +33,10 @@ def open_sweep(sweep: Sweep, options: SweepOptions) -> SweepState:
     state = SweepState(
         ListedTrials(trials),
         Path(),
-        overrides=[f"hardware.processes={options.gpus_per_run}"],
+        overrides=[
+            f"hardware.processes={options.gpus_per_run}",
+            override_of("tracking.sweep", sweep.name),
+        ],
         need_data=not options.plan_only,
         longest_first=True,
     )

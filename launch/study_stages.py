@@ -171,7 +171,12 @@ class StudyState(SweepState):
     """A study's state, with its folder below outputs/."""
 
     def __init__(self, plan: StudyPlan, folder: Path, published: Mapping[str, RunEnd]) -> None:
-        super().__init__(StudyStages(plan), folder / "logs", published=published)
+        super().__init__(
+            StudyStages(plan),
+            folder / "logs",
+            overrides=["tracking.sweep=study"],
+            published=published,
+        )
         self.folder, self._published_records = folder, published
         records = {record.run_id: record for record in self.records()}
         earlier = read_trials(folder / "trials.csv", records, strict=False)

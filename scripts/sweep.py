@@ -26,7 +26,7 @@ from analysis.folders import RUNS
 from analysis.sweeps import SweepResults, best_table, save_results
 from engine.config import ConfigProblem
 from engine.records import RecordError, read_own_records, read_records
-from launch import sweep_state
+from launch import sweep_state, wandb_sweep
 from launch.estimate import RemainingTime
 from launch.exit_status import BAD_INPUT
 from launch.hardware import default_scale
@@ -37,18 +37,19 @@ from tasks.base import DataProblem
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """From a sweep's name to its results."""
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.sweep",
-        description=__doc__,
-        epilog=f"sweeps: {', '.join(sweep_files())}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = argparse.ArgumentParser("python -m scripts.sweep", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = f"sweeps: {', '.join(sweep_files())}"
     parser.add_argument("arguments", nargs="*", metavar="key=value")
-    given = parser.parse_args(arguments).arguments
-    if not any(one.startswith("scale=") for one in given):
-        given.append(f"scale={default_scale()}")
+    parser.add_argument("--wandb-config", action="store_true", help="print a file for wandb sweep")
+    given = parser.parse_args(arguments)
+    if not any(one.startswith("scale=") for one in given.arguments):
+        given.arguments.append(f"scale={default_scale()}")
     try:
-        sweep, options = read_sweep(given)
+        sweep, options = read_sweep(given.arguments)
+        if given.wandb_config:
+            print(wandb_sweep.sweep_file(sweep, options), end="")
+            return 0
         state = open_sweep(sweep, options)
         config, todo, folder = state.expected()[0].config, state.to_do(), state.logs.parent
         if config.cluster.kind == "slurm" and todo and not options.plan_only:
@@ -70,6 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BAD_INPUT
     save_results(folder, results.of(state.results()))
     print(f"\n{best_table(results.of(state.results()))}\n\nresults: {folder / 'results.json'}")
+    print(wandb_sweep.report(sweep, state.expected()) if finished else "", end="")
     return sweep_state.exit_status(state, finished=finished)
 
 

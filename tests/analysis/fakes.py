@@ -11,7 +11,8 @@ from typing import Any
 from analysis.charts import Chart, Line
 from analysis.claims import StudyResult
 from analysis.paper import read_paper
-from analysis.report import Report, build
+from analysis.report import build
+from analysis.report_views import Report
 from analysis.verdicts import Rule
 from engine.records import RunRecord, read_records
 

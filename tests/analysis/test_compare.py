@@ -37,7 +37,9 @@ def top1_of(seed, lr):
     return 50 * lr + np.array([10.0, 20.0]) + random.normal(size=2)
 
 
-def make_run(outputs, experiment, seed, status="finished", steps=STEPS, **given):
+def make_run(
+    outputs, experiment, seed, status="finished", steps=STEPS, layers: object = (), **given
+):
     config = config_of(experiment, seed, **given)
     run_id = f"{experiment}-{given.get('lr', 0.01)}{given.get('scale', '')}-s{seed}"
     folder = outputs / run_id
@@ -50,7 +52,12 @@ def make_run(outputs, experiment, seed, status="finished", steps=STEPS, **given)
     lines = []
     for step in range(1, steps + 1):
         at = {"step": step, "epoch": step / 10, "units": step * 64, "wall_s": step * (1 + seed)}
-        lines.append(at | {"train/loss": 3 / step + seed, "train/lr": 0.1})
+        measured = {
+            f"optimizer/{quantity}/{layer}": (1 + seed) * factor / step
+            for layer, factor in dict(layers).items()
+            for quantity in ("gradient_norm", "update_ratio")
+        }
+        lines.append(at | {"train/loss": 3 / step + seed, "train/lr": 0.1} | measured)
         if step % 10 == 0:
             lines.append(at | {"val/top1": top1[step // 10 - 1], "val/top5": 90.0})
     (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
@@ -127,6 +134,25 @@ class TestNumbers:
         assert "stroke: var(--line-0)" in page
         assert "prefers-color-scheme: dark" in page
         assert not re.search(r"(src|href)=.?http|<script|@import", page)
+
+    def test_of_layers_are_drawn_for_each_group(self, tmp_path, capsys):
+        for seed in range(2):
+            layers = {"stem": 1e-2, "blocks.0": 1e-3}
+            make_run(tmp_path, "imagenet/novograd_100ep", seed, layers=layers)
+        make_run(tmp_path, "imagenet/sgd_100ep", 0, optimizer="sgd", layers={"stem": 1e-1})
+        folder = compared(tmp_path)
+        said = capsys.readouterr().out
+        mean = np.mean([1 / step for step in range(1, STEPS + 1)])
+        assert "which layers move?" in said
+        assert re.search(rf"stem +{0.015 * mean:.3g} +{0.1 * mean:.3g}", said), said
+        assert re.search(rf"blocks.0 +{0.0015 * mean:.3g} +–", said), said
+        (table,) = folder.glob("*-layers.csv")
+        rows = [r for r in read_csv(table) if r["layer"] == "stem" and r["n"] == "2"]
+        assert len(rows) == 2 * STEPS
+        assert float(rows[0]["mean"]) == pytest.approx(0.015, rel=1e-12)
+        assert len(list(folder.glob("*-layers-*.png"))) == 2
+        (page,) = folder.glob("*.html")
+        assert page.read_text().count("<svg") == 4
 
     def test_along_wall_time_are_interpolated_but_not_extrapolated(self, outputs):
         folder = compared(outputs, "--axis", "wall_s", "--metric", "train/loss")

@@ -15,7 +15,8 @@ import pytest
 from analysis.claims import read_claims
 from analysis.pages import markers, render_page, render_readme, render_report, replace_block
 from analysis.paper import read_paper
-from analysis.report import Report, build, labels_of
+from analysis.report import build, labels_of
+from analysis.report_views import Report
 from analysis.tables import heading_of
 from engine.records import RecordError, read_own_records, read_record, read_records
 from tests.analysis.fakes import STUDIES, curves, full_report, raw_record, write_raw

@@ -26,17 +26,20 @@ ROOT = Path(__file__).parents[2]
 ONE_START = """
 import sys
 from pathlib import Path
-from engine.tracking import Tracker, WandbSettings
+from engine.config import TrackingConfig
+from engine.tracking import Ending, RunInfo, Tracker, make_mirrors
 folder, first, last = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 config = {"optimizer": {"name": "sgd", "lr": 0.1}, "seed": 3}
-settings = WandbSettings("offline", "novograd", None, "a-b-s3", "a/b", "a/b-s3", ("sgd",), config)
-tracker = Tracker(folder, settings, first, print)
+info = RunInfo("a/b-s3", "a/b", "train", ("sgd",), "", config)
+tracking = TrackingConfig(wandb="offline")
+mirrors = lambda: make_mirrors(folder, tracking, info, first, print)
+tracker = Tracker(folder, first, print, mirrors)
 for step in range(first + 1, last + 1):
     place = {"step": step, "epoch": step / 10, "units": step * 10**6, "wall_s": step / 3}
     tracker.log(place | {"train/loss": 1 / step, "train/lr": 1e-9 * step})
     if step % 5 == 0:
         tracker.log(place | {"val/top1": step / 7, "val/ppl": float("inf")})
-tracker.finish()
+tracker.finish(Ending("finished"))
 """
 
 
@@ -177,9 +180,13 @@ class TestReport:
             assert part in spec, spec
 
     def test_is_saved_only_with_a_login(self, fake):
-        report = types.SimpleNamespace(url="https://wandb.example/r")
+        fake.default_entity = "me"
+        runs = types.SimpleNamespace(entity="")
+        block = types.SimpleNamespace(runsets=[runs])
+        report = types.SimpleNamespace(url="https://wandb.example/r", entity="", blocks=[block])
         report.save = lambda: report
         assert save_report(report) == report.url  # type: ignore[arg-type]
+        assert report.entity == runs.entity == "me"
         fake.key = False
         with pytest.raises(WandbProblem, match="no key is configured"):
             save_report(report)  # type: ignore[arg-type]

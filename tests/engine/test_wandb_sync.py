@@ -207,8 +207,8 @@ def server(monkeypatch):
 def test_the_real_command_uploads_past_a_torn_segment(outputs, server, capsys):
     program = (
         "import sys\nfrom pathlib import Path\n"
-        "from tests.engine.test_tracking import settings, track\n"
-        "track(Path(sys.argv[1]), range(1, 9), wandb=settings('offline')).finish()\n"
+        "from tests.engine.test_tracking import DONE, track\n"
+        "track(Path(sys.argv[1]), range(1, 9), wandb='offline').finish(DONE)\n"
     )
     command = [sys.executable, "-c", program, str(outputs / "b")]
     subprocess.run(command, cwd=Path(__file__).parents[2], check=True)
