@@ -22,7 +22,7 @@ from analysis.publish import (
     study_runs,
 )
 from engine.records import RecordError
-from launch.compose import ROOT
+from launch.config_files import ROOT
 from launch.fingerprints import recipe_fingerprints
 
 

@@ -19,7 +19,7 @@ from analysis.report_files import recipes_in, tracked_files, write_own_page
 from engine.config import ConfigProblem
 from engine.files import write_atomically
 from engine.records import read_records
-from launch.compose import ROOT
+from launch.config_files import ROOT
 from launch.fingerprints import recipe_fingerprints
 
 
