@@ -20,12 +20,13 @@ import yaml
 
 from engine.config import NOT_SCIENCE, ConfigProblem, read_config
 from engine.scaling import Multiply, covers, multiply
-from engine.schema import did_you_mean, read_dataclass
+from engine.schema import read_dataclass
 from launch.config_files import (
     CONFIGS,
     describe_options,
     folder_problems,
     is_group,
+    nearest_option,
     options_of,
     text_of,
 )
@@ -116,7 +117,7 @@ def collect(overrides: list[str], problems: list[str]) -> Composed | None:
 def _keys(override: Any) -> list[str]:
     """The dotted keys that an override sets or removes; a mapping is merged, key by key."""
     key, value = override.key_or_group, override.value()
-    return list(_flat({key: value})) if isinstance(value, dict) else [key]
+    return list(flat({key: value})) if isinstance(value, dict) else [key]
 
 
 def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -137,16 +138,13 @@ def _read_overrides(overrides: list[str], problems: list[str]) -> _Given:
     """What Hydra's grammar makes of the command line."""
     given = _Given()
     parsed = [_parse(text, problems) for text in overrides]
-    folders = [o for o in parsed if o is not None and o.key_or_group == SEARCH_PATH]
-    if folders:
-        given.folders = tuple(map(_as_path, folders[-1].value()))
-        problems += folder_problems(given.folders)
+    given.folders = _folders([o for o in parsed if o is not None], problems)
     for override in parsed:
         if override is None or override.key_or_group == SEARCH_PATH:
             continue
         key = override.key_or_group
         if override.is_sweep_override():
-            problems.append(_no_sweep(override))
+            problems.append(_no_sweep(override, is_text=not is_group(key, given.folders)))
         elif not is_group(key, given.folders):
             given.values.append(override)
         elif override.is_delete() or _exists(override, given.folders, problems):
@@ -167,10 +165,10 @@ def _parse(text: str, problems: list[str]) -> Any:
         return None
 
 
-def _no_sweep(override: Any) -> str:
+def _no_sweep(override: Any, *, is_text: bool) -> str:
     key, _, text = override.input_line.partition("=")
     hint = f"{key}={text} is several values: add -m (--multirun) to run each of them"
-    if "(" in text:
+    if "(" in text or not is_text:
         return hint
     return f"{hint}, or write a list as {key}=[{text}] and a text as \"{key}='{text}'\""
 
@@ -181,14 +179,33 @@ def _exists(override: Any, folders: Sequence[Path], problems: list[str]) -> bool
     known = options_of(group, folders)
     if text_of(f"{group}/{option}", folders):
         return True
-    close = did_you_mean(option, known)
-    hint = close if "did you mean" in close else f"; {describe_options(known)}"
-    problems.append(f"{group}={option} does not exist{hint}")
+    problems.append(f"{group}={option} does not exist{nearest_option(option, known)}")
     return False
 
 
-def _as_path(text: str) -> Path:
-    return Path(text.removeprefix("file://")).expanduser().absolute()
+def own_folders(overrides: Sequence[str], problems: list[str]) -> tuple[Path, ...]:
+    """The user's folders of configs, from `hydra.searchpath=[…]` among the overrides."""
+    given = [text for text in overrides if text.startswith(f"{SEARCH_PATH}=")]
+    return _folders([o for text in given if (o := _parse(text, problems))], problems)
+
+
+def _folders(overrides: Sequence[Any], problems: list[str]) -> tuple[Path, ...]:
+    given = [o.value() for o in overrides if o.key_or_group == SEARCH_PATH]
+    if not given:
+        return ()
+    if not isinstance(given[-1], list):
+        problems.append(f"{SEARCH_PATH} must be a list of folders, not {given[-1]!r}")
+        return ()
+    texts = [str(text).removeprefix("file://") for text in given[-1]]
+    folders = tuple(Path(text).expanduser().absolute() for text in texts)
+    problems += folder_problems(folders)
+    return tuple(folder for folder in folders if folder.is_dir())
+
+
+def searching(*folders: str | Path) -> list[str]:
+    """The override that adds folders of configs."""
+    paths = ",".join(f"'file://{Path(folder).expanduser().absolute()}'" for folder in folders)
+    return [f"{SEARCH_PATH}=[{paths}]"] if folders else []
 
 
 @contextmanager
@@ -223,12 +240,7 @@ def _compose_groups(configs: Path, folders: tuple[Path, ...], groups: tuple[str,
     from hydra import compose as hydra_compose
 
     with _hydra(configs):
-        return hydra_compose("run", [*groups, *_searching(folders)])
-
-
-def _searching(folders: Sequence[Path]) -> list[str]:
-    paths = ",".join(f"'file://{folder}'" for folder in folders)
-    return [f"{SEARCH_PATH}=[{paths}]"] if folders else []
+        return hydra_compose("run", [*groups, *searching(*folders)])
 
 
 def _resolve(config: Any) -> dict[str, Any]:
@@ -284,7 +296,7 @@ def _defaults(folders: tuple[Path, ...], groups: Sequence[str]) -> list[tuple[st
     from hydra.types import RunMode
 
     with _hydra(CONFIGS) as loader:
-        found = loader.compute_defaults_list("run", [*groups, *_searching(folders)], RunMode.RUN)
+        found = loader.compute_defaults_list("run", [*groups, *searching(*folders)], RunMode.RUN)
     return [
         (str(one.config_path), one.package or "", one.parent or "")
         for one in found.defaults
@@ -346,7 +358,7 @@ def _matching(parsed: Any, folders: Sequence[Path]) -> list[str]:
 
 def _changes(paper: dict[str, Any], used: dict[str, Any]) -> dict[str, list[Any]]:
     """The parts of the recipe in which two composed configurations differ; None where missing."""
-    before, after = _flat(paper), _flat(used)
+    before, after = flat(paper), flat(used)
     apart = ("scale", "experiment", "multiply", *NOT_SCIENCE)
     return {
         key: [before.get(key), after.get(key)]
@@ -355,12 +367,13 @@ def _changes(paper: dict[str, Any], used: dict[str, Any]) -> dict[str, list[Any]
     }
 
 
-def _flat(nested: dict[str, Any], where: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(nested: dict[str, Any], where: str = "") -> dict[str, Any]:
+    """Nested dicts as one, by dotted keys."""
+    found: dict[str, Any] = {}
     for key, value in nested.items():
         name = f"{where}.{key}" if where else key
-        flat |= _flat(value, name) if isinstance(value, dict) and value else {name: value}
-    return flat
+        found |= flat(value, name) if isinstance(value, dict) and value else {name: value}
+    return found
 
 
 def _other_problems(raw: dict[str, Any]) -> list[str]:

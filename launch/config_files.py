@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -60,6 +61,13 @@ def folder_problems(own: Sequence[Path]) -> list[str]:
             if (CONFIGS / name).exists():
                 problems.append(f"{path} has the name of configs/{name}: give it another one")
     return problems
+
+
+def nearest_option(name: str, known: Sequence[str]) -> str:
+    """A hint to the option that is meant, or to all of them."""
+    if close := difflib.get_close_matches(name, known, n=1):
+        return f"; did you mean {close[0]!r}?"
+    return f"; {describe_options(known)}"
 
 
 def describe_options(names: Sequence[str]) -> str:

@@ -35,6 +35,7 @@ ALLOWED = {
         "analysis.folders",
         "analysis.paper",
         "analysis.summaries",
+        "analysis.tables",
         "analysis.trials",
         "analysis.verdicts",
     ],
