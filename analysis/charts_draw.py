@@ -11,14 +11,10 @@ import io
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import groupby
 from typing import Any
 from xml.etree import ElementTree
-
-import matplotlib as mpl
-from matplotlib import ticker
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from analysis.charts import (
     DARK_THEME,
@@ -54,7 +50,7 @@ SETTINGS: Any = {
 
 def draw_svg(chart: Chart) -> str:
     """A chart without title and legend, to stand in a page that has them and the theme."""
-    with mpl.rc_context(SETTINGS):
+    with _settings():
         figure = _figure(WIDTH, HEIGHT)
         hints = _draw(figure, chart, (LEFT, TOP), STAND_INS)
         return _svg(figure, hints, f'role="img" aria-label="{_attribute(chart.title)}"')
@@ -66,7 +62,7 @@ def draw_panel(charts: Sequence[Chart]) -> str:
     rows = -(-len(charts) // columns)
     cell = TITLE + HEIGHT + GAP
     width, height = columns * (WIDTH + GAP) + GAP, LEGEND + rows * cell
-    with mpl.rc_context(SETTINGS):
+    with _settings():
         figure = _figure(width, height)
         hints: list[list[str]] = []
         for i, chart in enumerate(charts):
@@ -87,7 +83,7 @@ def draw_png(chart: Chart, theme: Mapping[str, str] = LIGHT_THEME) -> bytes:
     """A chart with its title and legend as a PNG file, at twice the size."""
     rows = len(chart.lines)
     width, height = 640, TITLE + HEIGHT + GAP + 20 * rows
-    with mpl.rc_context(SETTINGS):
+    with _settings():
         figure = _figure(width, height, theme["card"])
         _title(figure, chart.title, (12, 20), theme)
         _draw(figure, chart, (LEFT, TITLE + TOP), theme, width - LEFT - RIGHT)
@@ -100,7 +96,15 @@ def draw_png(chart: Chart, theme: Mapping[str, str] = LIGHT_THEME) -> bytes:
 # --- What is drawn --------------------------------------------------------------------------------
 
 
+def _settings() -> AbstractContextManager[Any]:
+    import matplotlib as mpl  # here and below: a command that draws nothing does not wait for it
+
+    return mpl.rc_context(SETTINGS)
+
+
 def _figure(width: float, height: float, background: str = "none") -> Any:
+    from matplotlib.figure import Figure
+
     return Figure(figsize=(width / 72, height / 72), dpi=72, facecolor=background)
 
 
@@ -157,6 +161,8 @@ def _extent(values: Sequence[float], log: bool, margin: float) -> tuple[float, f
 
 
 def _ticks(axes: Any, chart: Chart, width: float) -> None:
+    from matplotlib import ticker
+
     for axis, log in ((axes.xaxis, chart.log_x), (axes.yaxis, chart.log_y)):
         axis.set_major_locator(_log_ticks(axis) if log else ticker.MaxNLocator(6, steps=[1, 2, 5]))
         axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: tick_label(value)))
@@ -171,6 +177,8 @@ def _ticks(axes: Any, chart: Chart, width: float) -> None:
 
 
 def _log_ticks(axis: Any) -> Any:
+    from matplotlib import ticker
+
     low, high = axis.get_view_interval()
     decades = math.log10(high / low)
     if decades < 0.7:
@@ -261,6 +269,8 @@ def _legend(
     columns: int | None = None,
 ) -> None:
     """Every label once, in the order of the colours."""
+    from matplotlib.lines import Line2D
+
     known: dict[str, Style] = {}
     for chart in charts:
         for line, style in zip(chart.lines, styles_of(chart.lines), strict=True):

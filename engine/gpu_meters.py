@@ -6,10 +6,12 @@ divided by the GPU's peak for dense matrix products in half precision.
 
 from __future__ import annotations
 
-import torch
-from torch.utils.flop_counter import FlopCounterMode
+from typing import TYPE_CHECKING
 
 from tasks.base import Task
+
+if TYPE_CHECKING:
+    import torch
 
 # TFLOP/s of dense matrix products with fp16 or bf16 inputs, from NVIDIA's data sheets (V100: fp16;
 # it has no bf16). The first name that is part of a device's own counts.
@@ -33,6 +35,9 @@ def peak_tflops(device_name: str) -> float | None:
 
 def count_flops(task: Task) -> int:
     """Operations of a typical micro-batch, forward and backward, counted without calculating."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
     with torch.device("meta"):
         model = task.build_model()
     counter = FlopCounterMode(display=False)
@@ -49,6 +54,8 @@ class GpuMeters:
         self._whole_peak: float | None = None  # FLOP/s of all processes' GPUs
         self._flops_per_unit = 0.0
         if self._device is not None:
+            import torch
+
             peak = peak_tflops(torch.cuda.get_device_name(device))
             if peak is not None:
                 self._whole_peak = peak * 1e12 * processes
@@ -57,6 +64,8 @@ class GpuMeters:
     def read(self, units_per_s: float) -> dict[str, float]:
         if self._device is None:
             return {}
+        import torch
+
         found = {"gpu/peak_memory_gb": torch.cuda.max_memory_allocated(self._device) / 1e9}
         if self._whole_peak is not None:
             found["gpu/mfu"] = units_per_s * self._flops_per_unit / self._whole_peak

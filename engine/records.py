@@ -54,6 +54,7 @@ class RunFile:
     notes: str = ""  # the header of the experiment's file
     paper: dict[str, Any] = field(default_factory=dict)  # the paper's row: table, row, metrics
     changed_by_scale: dict[str, list[Any]] = field(default_factory=dict)  # key: [paper's, used]
+    user_configs: dict[str, str] = field(default_factory=dict)  # text of files of --config-dir
 
 
 def write_run_file(folder: Path, run: RunFile) -> None:
@@ -75,6 +76,7 @@ def read_run_file(folder: Path) -> RunFile:
             str(raw.get("notes", "")),
             dict(raw.get("paper", {})),
             dict(raw.get("changed_by_scale", {})),
+            dict(raw.get("user_configs", {})),
         )
     except (yaml.YAMLError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise RecordError(f"{path} is not a run file: {' '.join(str(error).split())}") from error

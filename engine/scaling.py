@@ -8,7 +8,7 @@ Applied once, before a run is planned: the frozen run has plain numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,10 +28,25 @@ class Multiply:
     weight_decay_of: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
-def multiply(raw: dict[str, Any], by: Multiply, problems: list[str]) -> None:
-    """Changes a composed configuration; values of wrong types are left for the schema to refuse."""
-    for holder, key in _durations(raw):
-        holder[key] = _longer(holder[key], by)
+def covers(name: str, key: str) -> bool:
+    """Whether a dotted key is, or lies below, another one."""
+    return key == name or key.startswith(f"{name}.")
+
+
+def multiply(
+    raw: dict[str, Any], by: Multiply, problems: list[str], keep: Sequence[str] = ()
+) -> None:
+    """Changes a composed configuration, but not the keys to `keep` and what lies below them.
+
+    Values of wrong types are left for the schema to refuse.
+    """
+
+    def kept(key: str) -> bool:
+        return any(covers(name, key) for name in keep)
+
+    for name, holder, key in _durations(raw):
+        if not kept(name):
+            holder[key] = _longer(holder[key], by)
     optimizer = raw.get("optimizer")
     if isinstance(optimizer, dict):
         for key, factor, by_name in (
@@ -39,13 +54,16 @@ def multiply(raw: dict[str, Any], by: Multiply, problems: list[str]) -> None:
             ("weight_decay", by.weight_decay, by.weight_decay_of),
         ):
             paper, here = _instead(key, by_name, str(optimizer.get("name")), problems)
-            if (factor != 1 or here != paper) and isinstance(optimizer.get(key), int | float):
+            changes = (factor != 1 or here != paper) and not kept(f"optimizer.{key}")
+            if changes and isinstance(optimizer.get(key), int | float):
                 optimizer[key] = float(f"{optimizer[key] * factor * here / paper:.12g}")
     model = raw.get("model")
-    if by.dropout != 1 and isinstance(model, dict) and isinstance(model.get("dropout"), float):
+    drops = by.dropout != 1 and not kept("model.dropout")
+    if drops and isinstance(model, dict) and isinstance(model.get("dropout"), float):
         model["dropout"] = float(f"{model['dropout'] * by.dropout:.12g}")
     batch = raw.get("batch")
-    if by.batch != 1 and isinstance(batch, dict) and isinstance(batch.get("global_size"), int):
+    resizes = by.batch != 1 and not kept("batch.global_size")
+    if resizes and isinstance(batch, dict) and isinstance(batch.get("global_size"), int):
         exact = batch["global_size"] * by.batch
         if exact < 1 or abs(exact - round(exact)) > 1e-6:
             problems.append(
@@ -69,15 +87,15 @@ def _instead(
     return found["paper"], found["here"]
 
 
-def _durations(raw: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
-    """The durations of the recipe, as containers and keys; not those of logs and checkpoints."""
-    yield raw, "budget"
+def _durations(raw: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """The recipe's durations: dotted key, container and key; not those of logs and checkpoints."""
+    yield "budget", raw, "budget"
     schedule = raw.get("schedule")
     if isinstance(schedule, dict):
-        yield schedule, "warmup"
+        yield "schedule.warmup", schedule, "warmup"
         milestones = schedule.get("milestones")
         if isinstance(milestones, list):
-            yield from ((milestones, i) for i in range(len(milestones)))
+            yield from (("schedule.milestones", milestones, i) for i in range(len(milestones)))
 
 
 def _longer(text: Any, by: Multiply) -> Any:

@@ -1,11 +1,17 @@
-"""Composes a configuration from configs/ and the command line: the only module that knows Hydra."""
+"""Composes a configuration from configs/ and the command line: the only module that knows Hydra.
+
+Hydra parses every override, merges the files and applies the overrides. On top of it stand the
+scales (`multiply:`, engine/scaling.py) and the strict schema (engine/config.py), and all problems
+are collected instead of the first one.
+"""
 
 from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,20 +19,53 @@ from typing import Any
 import yaml
 
 from engine.config import NOT_SCIENCE, ConfigProblem, read_config
-from engine.scaling import Multiply, multiply
-from engine.schema import did_you_mean, read_dataclass
+from engine.scaling import Multiply, covers, multiply
+from engine.schema import read_dataclass
+from launch.config_files import (
+    CONFIGS,
+    describe_options,
+    folder_problems,
+    is_group,
+    nearest_option,
+    options_of,
+    text_of,
+)
 from launch.hardware import default_scale
 
-ROOT = Path(__file__).parent.parent
-CONFIGS = ROOT / "configs"
+SEARCH_PATH = "hydra.searchpath"  # Hydra's own name for folders of further configs: --config-dir
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a configuration comes from: what its scale changed, and the user's own files in it."""
+
+    changed_by_scale: dict[str, list[Any]] = field(default_factory=dict)  # key: [paper's, used]
+    user_configs: dict[str, str] = field(default_factory=dict)  # text of files of --config-dir
 
 
 @dataclass(frozen=True)
 class Composed:
-    """A configuration as nested dicts, and what its scale changed: key to [paper's, used] value."""
+    """A configuration as nested dicts, and its origin."""
 
     raw: dict[str, Any]
-    changed_by_scale: dict[str, list[Any]]
+    origin: Origin
+
+
+@dataclass
+class _Given:
+    """Overrides as Hydra has parsed them: choices of config groups, and single values."""
+
+    choices: dict[str, Any] = field(default_factory=dict)  # by group
+    values: list[Any] = field(default_factory=list)
+    folders: tuple[Path, ...] = ()  # of the user's own configs
+
+    def choice(self, group: str) -> str | None:
+        return str(self.choices[group].value()) if group in self.choices else None
+
+    def groups(self, **instead: str) -> tuple[str, ...]:
+        """The choices as texts, some of them replaced."""
+        texts = {group: override.input_line for group, override in self.choices.items()}
+        return tuple((texts | {k: f"{k}={v}" for k, v in instead.items()}).values())
 
 
 def compose(overrides: list[str]) -> dict[str, Any]:
@@ -46,79 +85,134 @@ def collect(overrides: list[str], problems: list[str]) -> Composed | None:
 
     None where there is no experiment to compose.
     """
-    choices, values = _read_overrides(overrides, problems)
-    if "experiment" not in choices:
+    given = _read_overrides(overrides, problems)
+    experiment = given.choice("experiment")
+    if experiment is None:
         if not any(problem.startswith("experiment=") for problem in problems):
-            known = ", ".join(options_of("experiment"))
-            problems.append(f"experiment is missing; there are {known}")
+            known = describe_options(options_of("experiment", given.folders))
+            problems.append(f"experiment=… is missing; {known}")
         return None
-    if "scale" not in choices:
-        choices["scale"] = default_scale()
+    scale = given.choice("scale") or default_scale()
+    groups = given.groups(scale=scale)
     try:
-        raw = _compose_groups(CONFIGS, tuple(choices.items()))
-        paper = _compose_groups(CONFIGS, tuple((choices | {"scale": "paper"}).items()))
+        config = copy.deepcopy(_compose_groups(CONFIGS, given.folders, groups))
+        paper = _resolve(_compose_groups(CONFIGS, given.folders, given.groups(scale="paper")))
+        user_configs = _user_configs(given.folders, groups)
+        _set(config, experiment=experiment, scale=scale)
+        for override in given.values:
+            _apply(config, override, problems)
+        raw = _resolve(config)
     except ConfigProblem as problem:
         problems += problem.problems
         return None
-    raw = copy.deepcopy(raw) | {"experiment": choices["experiment"], "scale": choices["scale"]}
-    # First what a scale makes of the recipe, then the user's own values, which stay as given.
-    factors = [v for v in values if v.key_or_group.split(".")[0] == "multiply"]
-    for override in factors:
-        _apply(raw, override, problems)
+    # A scale multiplies the recipe's own values; those that the user gives stay as given.
+    own = [key for o in given.values for key in _keys(o) if not covers("multiply", key)]
     by = read_dataclass(Multiply, raw.pop("multiply", {}), "multiply", problems)
     if by is not None:
-        multiply(raw, by, problems)
-    changed = _changes(paper, raw)
-    for override in values:
-        if override not in factors:
-            _apply(raw, override, problems)
-            changed = {k: v for k, v in changed.items() if not _covers(override.key_or_group, k)}
-    return Composed(raw, changed)
+        multiply(raw, by, problems, keep=own)
+    changed = {k: v for k, v in _changes(paper, raw).items() if not any(covers(o, k) for o in own)}
+    return Composed(raw, Origin(changed, user_configs))
+
+
+def _keys(override: Any) -> list[str]:
+    """The dotted keys that an override sets or removes; a mapping is merged, key by key."""
+    key, value = override.key_or_group, override.value()
+    return list(flat({key: value})) if isinstance(value, dict) else [key]
 
 
 def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """A copy of a complete configuration with some values changed; raises with every problem."""
-    changed, problems = copy.deepcopy(raw), list[str]()
-    choices, values = _read_overrides([*overrides], problems)
-    problems += [f"{group} is a config group of a new run" for group in choices]
-    for override in values:
-        _apply(changed, override, problems)
+    from omegaconf import OmegaConf
+
+    config, problems = OmegaConf.create(raw), list[str]()
+    given = _read_overrides([*overrides], problems)
+    problems += [f"{group} is a config group of a new run" for group in given.choices]
+    for override in given.values:
+        _apply(config, override, problems)
     if problems:
         raise ConfigProblem(problems)
-    return changed
+    return _resolve(config)
 
 
-def _read_overrides(overrides: list[str], problems: list[str]) -> tuple[dict[str, str], list[Any]]:
-    """Choices of config groups, and Hydra's overrides of single values."""
+def _read_overrides(overrides: list[str], problems: list[str]) -> _Given:
+    """What Hydra's grammar makes of the command line."""
+    given = _Given()
+    parsed = [_parse(text, problems) for text in overrides]
+    given.folders = _folders([o for o in parsed if o is not None], problems)
+    for override in parsed:
+        if override is None or override.key_or_group == SEARCH_PATH:
+            continue
+        key = override.key_or_group
+        if override.is_sweep_override():
+            problems.append(_no_sweep(override, is_text=not is_group(key, given.folders)))
+        elif not is_group(key, given.folders):
+            given.values.append(override)
+        elif override.is_delete() or _exists(override, given.folders, problems):
+            given.choices[key] = override
+    return given
+
+
+def _parse(text: str, problems: list[str]) -> Any:
+    """Hydra's Override; None after adding to `problems`."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
-    choices: dict[str, str] = {}
-    values: list[Any] = []
-    parser = OverridesParser.create()
-    for text in overrides:
-        try:
-            override = parser.parse_override(text)
-        except HydraException:
-            problems.append(f"{text!r} can't be read: write key=value, without spaces around =")
-            continue
-        key = override.key_or_group
-        if (CONFIGS / key).is_dir() and not override.is_delete():
-            choice = str(override.value())
-            if choice in (known := options_of(key)):
-                choices[key] = choice
-            else:
-                problems.append(f"{key}={choice} does not exist{did_you_mean(choice, known)}")
-        else:
-            values.append(override)
-    return choices, values
+    try:
+        return OverridesParser.create().parse_override(text)
+    except HydraException:
+        wanted = "write key=value, without spaces around =; quote other signs: \"key='a, b'\""
+        problems.append(f"{text!r} can't be read: {wanted}")
+        return None
 
 
-@lru_cache(maxsize=512)  # a sweep composes the same groups again and again
-def _compose_groups(configs: Path, choices: tuple[tuple[str, str], ...]) -> dict[str, Any]:
-    """The files of some groups, merged and resolved."""
-    from hydra import compose as hydra_compose
+def _no_sweep(override: Any, *, is_text: bool) -> str:
+    key, _, text = override.input_line.partition("=")
+    hint = f"{key}={text} is several values: add -m (--multirun) to run each of them"
+    if "(" in text or not is_text:
+        return hint
+    return f"{hint}, or write a list as {key}=[{text}] and a text as \"{key}='{text}'\""
+
+
+def _exists(override: Any, folders: Sequence[Path], problems: list[str]) -> bool:
+    """Whether a group has this option."""
+    group, option = override.key_or_group, str(override.value())
+    known = options_of(group, folders)
+    if text_of(f"{group}/{option}", folders):
+        return True
+    problems.append(f"{group}={option} does not exist{nearest_option(option, known)}")
+    return False
+
+
+def own_folders(overrides: Sequence[str], problems: list[str]) -> tuple[Path, ...]:
+    """The user's folders of configs, from `hydra.searchpath=[…]` among the overrides."""
+    given = [text for text in overrides if text.startswith(f"{SEARCH_PATH}=")]
+    return _folders([o for text in given if (o := _parse(text, problems))], problems)
+
+
+def _folders(overrides: Sequence[Any], problems: list[str]) -> tuple[Path, ...]:
+    given = [o.value() for o in overrides if o.key_or_group == SEARCH_PATH]
+    if not given:
+        return ()
+    if not isinstance(given[-1], list):
+        problems.append(f"{SEARCH_PATH} must be a list of folders, not {given[-1]!r}")
+        return ()
+    texts = [str(text).removeprefix("file://") for text in given[-1]]
+    folders = tuple(Path(text).expanduser().absolute() for text in texts)
+    problems += folder_problems(folders)
+    return tuple(folder for folder in folders if folder.is_dir())
+
+
+def searching(*folders: str | Path) -> list[str]:
+    """The override that adds folders of configs."""
+    paths = ",".join(f"'file://{Path(folder).expanduser().absolute()}'" for folder in folders)
+    return [f"{SEARCH_PATH}=[{paths}]"] if folders else []
+
+
+@contextmanager
+def _hydra(configs: Path) -> Iterator[Any]:
+    """Hydra's config loader; its problems, and those of OmegaConf and YAML, as ConfigProblem."""
     from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -126,11 +220,9 @@ def _compose_groups(configs: Path, choices: tuple[tuple[str, str], ...]) -> dict
     OmegaConf.register_new_resolver("data_root", _data_root, replace=True)
     try:
         with initialize_config_dir(config_dir=str(configs), version_base="1.3"):
-            composed = hydra_compose("run", [f"{k}={v}" for k, v in choices])
-        raw: dict[str, Any] = OmegaConf.to_container(composed, resolve=True)  # type: ignore[assignment]
+            yield GlobalHydra.instance().config_loader()
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as problem:
-        raise ConfigProblem([" ".join(str(problem).split())]) from problem
-    return raw
+        raise ConfigProblem([_in_one_line(problem)]) from problem
 
 
 def _data_root() -> str:
@@ -138,83 +230,150 @@ def _data_root() -> str:
     return os.environ.get("DATA_ROOT") or "data"
 
 
-def multirun_values(override: str) -> tuple[str, list[Any]]:
-    """Key and values of an override as Hydra's multirun reads it (`0,1`, `choice(…)`, `range(…)`).
+def _in_one_line(problem: BaseException) -> str:
+    return " ".join(str(problem).split())
 
-    A plain override has one value, and one that removes a key has none.
+
+@lru_cache(maxsize=512)  # a sweep composes the same groups again and again
+def _compose_groups(configs: Path, folders: tuple[Path, ...], groups: tuple[str, ...]) -> Any:
+    """The files of some groups, merged by Hydra."""
+    from hydra import compose as hydra_compose
+
+    with _hydra(configs):
+        return hydra_compose("run", [*groups, *searching(*folders)])
+
+
+def _resolve(config: Any) -> dict[str, Any]:
+    """Plain nested dicts, with interpolations replaced by what they refer to."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        raw: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    except OmegaConfBaseException as problem:
+        raise ConfigProblem([_in_one_line(problem)]) from problem
+    return raw
+
+
+def _set(config: Any, **values: str) -> None:
+    from omegaconf import open_dict
+
+    with open_dict(config):
+        for key, value in values.items():
+            config[key] = value
+
+
+def _apply(config: Any, override: Any, problems: list[str]) -> None:
+    """Has Hydra apply one override of a value.
+
+    A key that the files do not have needs no `+`: the schema knows more keys than the files, and
+    refuses those that it does not know.
     """
-    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra.errors import HydraException
 
-    parser = OverridesParser.create()
+    text = override.input_line
+    if not (override.is_add() or override.is_force_add() or override.is_delete()):
+        override = _parse(f"++{text}", problems)
     try:
-        parsed = parser.parse_override(override)
-        key = parsed.get_key_element()
-        if parsed.is_delete():
-            return key, []
-        if not parsed.is_sweep_override():
-            return key, [_plain(parsed.value())]
-        texts = list(parsed.sweep_string_iterator())
-        return key, [_plain(parser.parse_override(f"{key}={text}").value()) for text in texts]
+        ConfigLoaderImpl._apply_overrides_to_config([override], config)
     except HydraException as problem:
-        known = "key=value, key=a,b, key=choice(a,b) or key=range(a,b,step)"
-        raise ConfigProblem([f"{override!r} can't be read: write {known}"]) from problem
+        reason = problem.__cause__ or problem
+        problems.append(f"{text}: {str(reason).strip().splitlines()[0]}")
 
 
-def _apply(raw: dict[str, Any], override: Any, problems: list[str]) -> None:
-    """Sets one dotted key. New keys are left to the schema, which refuses those it lacks."""
-    *path, last = override.key_or_group.split(".")
-    node: Any = raw
-    for depth, part in enumerate(path):
-        if not isinstance(node, dict) or part not in node:
-            known = node if isinstance(node, dict) else ()
-            where = ".".join(path[: depth + 1])
-            problems.append(f"{where} is not a known key{did_you_mean(part, known)}")
-            return
-        node = node[part]
-    if override.is_delete():
-        if isinstance(node, dict) and last in node:
-            del node[last]
-        else:
-            problems.append(f"~{override.key_or_group}: there is no such key to remove")
-        return
-    if isinstance(node, dict):
-        node[last] = _plain(override.value())
-    else:
-        problems.append(f"{'.'.join(path)} is no mapping: it has no {last!r}")
+def defaults_of(overrides: list[str]) -> list[tuple[str, str, str]]:
+    """What is merged, in this order: file, the key that it fills, and who names it."""
+    problems: list[str] = []
+    given = _read_overrides(overrides, problems)
+    if problems:
+        raise ConfigProblem(problems)
+    scale = given.choice("scale") or default_scale()
+    return _defaults(given.folders, given.groups(scale=scale))
 
 
-def _plain(value: Any) -> Any:
-    """Hydra's quoted strings, lists and mappings as plain Python values."""
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return value if isinstance(value, bool | int | float | None) else str(value)
+def _defaults(folders: tuple[Path, ...], groups: Sequence[str]) -> list[tuple[str, str, str]]:
+    from hydra.types import RunMode
+
+    with _hydra(CONFIGS) as loader:
+        found = loader.compute_defaults_list("run", [*groups, *searching(*folders)], RunMode.RUN)
+    return [
+        (str(one.config_path), one.package or "", one.parent or "")
+        for one in found.defaults
+        if not str(one.config_path).startswith("hydra/")
+    ]
+
+
+def _user_configs(folders: tuple[Path, ...], groups: Sequence[str]) -> dict[str, str]:
+    """The whole text of the user's own files among those that are merged."""
+    names = [name for name, *_ in _defaults(folders, groups)] if folders else []
+    texts = {name: text_of(name, folders) for name in names}
+    own = {name: text for name, text in texts.items() if not (CONFIGS / f"{name}.yaml").exists()}
+    return {f"{name}.yaml": text for name, text in own.items() if text}
+
+
+def multirun_values(override: str, folders: Sequence[Path] = ()) -> tuple[str, list[Any] | str]:
+    """Key and values of an override in Hydra's grammar for sweeps.
+
+    `0,1`, `choice(…)`, `range(…)`, `sort(…)` and, for config groups, `glob(…)` are values. An
+    interval is the text that names it in a search. A plain override has one value, and one that
+    removes a key has none.
+    """
+    problems: list[str] = []
+    parsed = _parse(override, problems)
+    if parsed is None:
+        known = "key=value, key=a,b, key=choice(a,b), key=range(a,b,step) or group=glob(a*)"
+        raise ConfigProblem([f"{override!r} can't be read: write {known}"])
+    key, value = parsed.get_key_element(), parsed.value()
+    if parsed.is_delete():
+        return key, []
+    if not parsed.is_sweep_override():
+        return key, [value]
+    if parsed.is_interval_sweep():
+        kind = "log" if "log" in value.tags else "uniform"
+        return key, f"{kind}({value.start!r}, {value.end!r})"
+    if isinstance(parsed._value, _glob()):
+        return key, _matching(parsed, folders)
+    value.shuffle = False  # the scheduler chooses the order
+    texts = list(parsed.sweep_string_iterator())
+    return key, [_parse(f"key={text}", problems).value() for text in texts]
+
+
+def _glob() -> type:
+    from hydra.core.override_parser.types import Glob
+
+    return Glob
+
+
+def _matching(parsed: Any, folders: Sequence[Path]) -> list[str]:
+    """The options of a group that a glob names."""
+    group = parsed.key_or_group
+    known = options_of(group, folders)
+    if not is_group(group, folders):
+        raise ConfigProblem([f"{parsed.input_line}: {group} is no config group"])
+    if not (found := parsed._value.filter(known)):
+        raise ConfigProblem([f"{parsed.input_line} matches nothing; {describe_options(known)}"])
+    return [str(name) for name in found]
 
 
 def _changes(paper: dict[str, Any], used: dict[str, Any]) -> dict[str, list[Any]]:
     """The parts of the recipe in which two composed configurations differ; None where missing."""
-    before, after = _flat(paper), _flat(used)
+    before, after = flat(paper), flat(used)
     apart = ("scale", "experiment", "multiply", *NOT_SCIENCE)
     return {
         key: [before.get(key), after.get(key)]
         for key in dict.fromkeys([*after, *before])
-        if before.get(key) != after.get(key) and not any(_covers(name, key) for name in apart)
+        if before.get(key) != after.get(key) and not any(covers(name, key) for name in apart)
     }
 
 
-def _covers(name: str, key: str) -> bool:
-    """Whether a dotted key is, or lies below, another one."""
-    return key == name or key.startswith(f"{name}.")
-
-
-def _flat(nested: dict[str, Any], where: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def flat(nested: dict[str, Any], where: str = "") -> dict[str, Any]:
+    """Nested dicts as one, by dotted keys."""
+    found: dict[str, Any] = {}
     for key, value in nested.items():
         name = f"{where}.{key}" if where else key
-        flat |= _flat(value, name) if isinstance(value, dict) and value else {name: value}
-    return flat
+        found |= flat(value, name) if isinstance(value, dict) and value else {name: value}
+    return found
 
 
 def _other_problems(raw: dict[str, Any]) -> list[str]:
@@ -224,18 +383,3 @@ def _other_problems(raw: dict[str, Any]) -> list[str]:
     except ConfigProblem as problem:
         return problem.problems
     return []
-
-
-def header_of(experiment: str) -> str:
-    """The comment that an experiment's file begins with; empty for one that has none."""
-    file = CONFIGS / "experiment" / f"{experiment}.yaml"
-    lines = file.read_text().splitlines() if file.exists() else []
-    comments = [line for line in lines if line.startswith("#") and "@package" not in line]
-    return "\n".join(line.removeprefix("#").strip() for line in comments)
-
-
-def options_of(group: str) -> list[str]:
-    """The files of a config group."""
-    folder = CONFIGS / group
-    names = (p.relative_to(folder).with_suffix("").as_posix() for p in folder.rglob("*.yaml"))
-    return sorted(name for name in names if not name.endswith("base"))

@@ -5,12 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch.utils.flop_counter import FlopCounterMode
-
 from engine.formats import format_hours
-from engine.initialisation import scale_weights
-from engine.optimizer import build_optimizer_of
 from engine.plan import reach
 from launch.gpu_estimate import describe_hours, peak_bytes, sustained_tflops
 from launch.run_spec import RunSpec
@@ -39,6 +34,11 @@ def count_cost(spec: RunSpec) -> Cost:
 
     NotCountable for fairseq's models.
     """
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from engine.optimizer import build_optimizer_of
+
     task, plan = spec.task, spec.plan
     with torch.device("meta"):
         model = task.build_model()
@@ -68,6 +68,10 @@ def count_cost(spec: RunSpec) -> Cost:
 
 def reach_of(spec: RunSpec) -> float:
     """How far NovoGrad can get in this run; draws the initial weights."""
+    import torch
+
+    from engine.initialisation import scale_weights
+
     config = spec.config
     torch.manual_seed(derive_seed("init", config.seed))
     model = spec.task.build_model()

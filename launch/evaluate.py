@@ -27,7 +27,7 @@ from engine.predictions import write_predictions
 from engine.provenance import describe_environment
 from engine.records import read_json, to_json, write_json
 from engine.schema import did_you_mean
-from launch.compose import ROOT
+from launch.config_files import ROOT
 from launch.trained import PROBLEMS, OpenModel, open_model, task_of
 from tasks.base import Predictions, Task
 

@@ -29,7 +29,7 @@ from engine import precision
 from engine.distributed import Group
 from engine.gpu_meters import count_flops, peak_tflops
 from engine.trainer import Trainer
-from launch.compose import ROOT
+from launch.config_files import ROOT
 from launch.device_check import check_devices, gpu_of
 from launch.gpu_estimate import PUBLISHED
 from launch.nccl_bandwidth import all_reduce_gb_per_s

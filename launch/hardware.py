@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ def default_scale() -> str:
     check_devices("auto")
     if torch.cuda.is_available():
         return "paper"
-    print("no GPU found: using scale=mini (scale=paper is the paper's own size)", flush=True)
+    print("no GPU found: using scale=mini (scale=paper is the paper's size)", file=sys.stderr)
     return "mini"
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from engine.config import ConfigProblem, RunConfig
-from engine.initialisation import initial_model
-from engine.loading import ModelProblem, TrainedModel, check_fit
 from tasks.base import Task
+
+if TYPE_CHECKING:
+    from engine.loading import TrainedModel
 
 
 def with_initial_model(config: RunConfig) -> RunConfig:
@@ -19,6 +19,8 @@ def with_initial_model(config: RunConfig) -> RunConfig:
 
     ConfigProblem unless they are whole and of the same task.
     """
+    from engine.loading import ModelProblem
+
     assert config.init_from is not None
     path = Path(config.init_from).absolute()
     try:
@@ -35,6 +37,10 @@ def with_initial_model(config: RunConfig) -> RunConfig:
 
 def check_initial_weights(config: RunConfig, task: Task) -> None:
     """ConfigProblem unless the weights fit the task's model, all of them."""
+    import torch
+
+    from engine.loading import ModelProblem, check_fit
+
     try:
         with torch.device("meta"):
             check_fit(task.build_model(), _of(config).weights, f"init_from={config.init_from}")
@@ -44,6 +50,8 @@ def check_initial_weights(config: RunConfig, task: Task) -> None:
 
 def initial_files(config: RunConfig) -> dict[str, bytes]:
     """Classes or vocabulary of the model that a run begins with."""
+    from engine.loading import ModelProblem
+
     try:
         return _of(config).files
     except ModelProblem as problem:
@@ -66,4 +74,6 @@ def _changed(path: Path) -> int:
 
 @lru_cache(maxsize=4)  # plans and sweeps ask for the same model again and again
 def _load(path: str, task: str, _: int) -> TrainedModel:
+    from engine.initialisation import initial_model
+
     return initial_model(path, task)

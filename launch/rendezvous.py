@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Self
 
-import torch.distributed as dist
-
 from engine.config import ConfigProblem
 
 
@@ -172,8 +170,10 @@ class Rendezvous:
             if time.monotonic() > limit:
                 raise RendezvousError(f"{where}: the first node does not answer")
             time.sleep(self.BETWEEN_POLLS)
+        from torch.distributed import TCPStore
+
         try:
-            self._store = dist.TCPStore(
+            self._store = TCPStore(
                 node.address,
                 node.port,
                 is_master=node.is_first,
@@ -200,7 +200,7 @@ class Rendezvous:
 def _store_errors_as_node_lost() -> Iterator[None]:
     try:
         yield
-    except RuntimeError as problem:  # dist.DistError is one, too
+    except RuntimeError as problem:  # torch.distributed.DistError is one, too
         raise NodeLost("the first node is gone") from problem
 
 

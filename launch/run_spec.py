@@ -10,7 +10,8 @@ from engine.config import ConfigProblem, PathsConfig, RunConfig, recipe_fingerpr
 from engine.plan import Plan, make_plan, micro_batches_of
 from engine.records import RECORD_FILE, read_status
 from engine.schema import read_dataclass
-from launch.compose import ROOT, collect
+from launch.compose import Origin, collect
+from launch.config_files import ROOT
 from launch.device_check import describe_device
 from launch.hardware import resolve_for, visible_gpus
 from launch.initial import check_initial_weights, initial_files, with_initial_model
@@ -31,7 +32,7 @@ class RunSpec:
     task: Any
     run_id: str
     fingerprint: str
-    changed_by_scale: dict[str, list[Any]] = field(default_factory=dict)  # key: [paper's, used]
+    origin: Origin = field(default_factory=Origin)
 
     @property
     def folder(self) -> Path:
@@ -53,14 +54,12 @@ def make_run_spec(overrides: list[str], *, need_data: bool = True) -> RunSpec:
 
     A plan needs no data where the configuration has the number of examples, and no GPUs either.
     """
-    config, changed = read_overrides(overrides, must_exist=need_data)
-    return complete_run_spec(config, changed, need_data=need_data)
+    config, origin = read_overrides(overrides, must_exist=need_data)
+    return complete_run_spec(config, origin, need_data=need_data)
 
 
-def read_overrides(
-    overrides: list[str], *, must_exist: bool = True
-) -> tuple[RunConfig, dict[str, list[Any]]]:
-    """The validated configuration and what its scale changed; ConfigProblem lists all problems."""
+def read_overrides(overrides: list[str], *, must_exist: bool = True) -> tuple[RunConfig, Origin]:
+    """The validated configuration and its origin; ConfigProblem lists all problems."""
     check_packages()
     problems: list[str] = []
     composed = collect(overrides, problems)
@@ -69,14 +68,11 @@ def read_overrides(
         config = validate(composed.raw, problems, must_exist=must_exist)
     if problems or composed is None or config is None:
         raise ConfigProblem(list(dict.fromkeys(problems)))
-    return config, composed.changed_by_scale
+    return config, composed.origin
 
 
 def complete_run_spec(
-    config: RunConfig,
-    changed_by_scale: dict[str, list[Any]] | None = None,
-    *,
-    need_data: bool = True,
+    config: RunConfig, origin: Origin | None = None, *, need_data: bool = True
 ) -> RunSpec:
     """A run spec for this machine: `auto` resolved, the model checked, data prepared, planned."""
     paths = {name: str(Path(given).absolute()) for name, given in asdict(config.paths).items()}
@@ -96,7 +92,7 @@ def complete_run_spec(
     plan = make_plan(config, task.unit, task.steps_per_epoch, processes)
     mark = recipe_fingerprint(config)
     run_id = f"{config.experiment}-{mark}-s{config.seed}"
-    return RunSpec(config, plan, task, run_id, mark, dict(changed_by_scale or {}))
+    return RunSpec(config, plan, task, run_id, mark, origin or Origin())
 
 
 def make_task(config: RunConfig, micro_batches: int) -> Task:
@@ -153,7 +149,7 @@ def describe(spec: RunSpec) -> str:
     ]
     if about:
         lines.append(f"data       {about}")
-    if changed := describe_changes(spec.changed_by_scale):
+    if changed := describe_changes(spec.origin.changed_by_scale):
         lines.append(f"scale      {changed}")
     return "\n".join(lines)
 

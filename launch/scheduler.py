@@ -20,7 +20,7 @@ from types import FrameType
 from engine.config import ConfigProblem, HardwareConfig
 from engine.rows import ROWS_FILE, Row, RowTail
 from launch import hardware as machine
-from launch.compose import ROOT
+from launch.config_files import ROOT
 from launch.display import Display
 from launch.exit_status import DIVERGED, PREEMPTED, describe_exit
 from launch.run_spec import RunSpec

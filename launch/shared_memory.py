@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from engine.config import ConfigProblem
-from tasks.loading import PREFETCH
 
 FOLDER = Path("/dev/shm")
 
 
 def bytes_needed(config: Any, task: Any) -> int:
     """On each node: training's and an evaluation's batches, ahead and in use, at their largest."""
+    from tasks.loading import PREFETCH
+
     hardware = config.hardware
     workers = int(hardware.data_workers) * int(hardware.processes) // hardware.nodes
     batch = sum(t.numel() * t.element_size() for t in task.largest_batch().tensors.values())

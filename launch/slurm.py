@@ -25,6 +25,7 @@ from submitit.core.utils import FailedJobError, FailedSubmissionError
 from engine.config import ClusterConfig, ConfigProblem, RunConfig, read_config
 from engine.lock import RunFolderBusy, hold_run_folder
 from engine.records import read_status
+from launch.compose import Origin
 from launch.exit_status import PREEMPTED
 from launch.hardware import gpus_per_node
 from launch.rendezvous import Node
@@ -43,13 +44,13 @@ class LaunchInJob:
 
     config: dict[str, Any]
     requeue: bool
-    changed_by_scale: dict[str, list[Any]] = field(default_factory=dict)
+    origin: Origin = field(default_factory=Origin)
 
     def __call__(self) -> None:
         """Exits with the launcher's status. A run stopped by a signal is requeued."""
         config = read_config(self.config)
         node = this_node(config.hardware.nodes)
-        status = launch(config, self.changed_by_scale, node, patient=True)
+        status = launch(config, self.origin, node, patient=True)
         if status == PREEMPTED:
             if not node.is_first:
                 return  # the first node requeues the job
@@ -93,7 +94,7 @@ def _submit_alike(runs: list[RunSpec], cluster: ClusterConfig) -> list[str]:
 
 def _in_job(run: RunSpec, cluster: ClusterConfig) -> LaunchInJob:
     config = asdict(replace(run.config, cluster=ClusterConfig()))
-    return LaunchInJob(config, cluster.requeue, run.changed_by_scale)
+    return LaunchInJob(config, cluster.requeue, run.origin)
 
 
 def _needs(config: RunConfig, cluster: ClusterConfig) -> tuple[int, int, int]:

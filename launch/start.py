@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 from engine.config import ConfigProblem, RunConfig
+from launch.compose import Origin
 from launch.exit_status import BAD_INPUT, FAILED
 from launch.rendezvous import Node, NodeLost, Rendezvous, RendezvousError
 from launch.run_spec import RunSpec, complete_run_spec, describe
@@ -14,16 +14,14 @@ from launch.supervise import run
 from tasks.base import DataProblem
 
 
-def launch(
-    config: RunConfig, changed_by_scale: dict[str, list[Any]], node: Node, *, patient: bool = False
-) -> int:
+def launch(config: RunConfig, origin: Origin, node: Node, *, patient: bool = False) -> int:
     """This node's part of a run; the exit status is the same on every node."""
     try:
         with (
             StopSignals(patient=patient) as stop_signals,
             Rendezvous(node, config.hardware.timeout_s) as rendezvous,
         ):
-            spec = _complete_in_turn(config, changed_by_scale, rendezvous)
+            spec = _complete_in_turn(config, origin, rendezvous)
             if spec is None:
                 return BAD_INPUT
             if node.is_first:
@@ -39,9 +37,7 @@ def launch(
         return int(stopped.code or 0)
 
 
-def _complete_in_turn(
-    config: RunConfig, changed_by_scale: dict[str, list[Any]], rendezvous: Rendezvous
-) -> RunSpec | None:
+def _complete_in_turn(config: RunConfig, origin: Origin, rendezvous: Rendezvous) -> RunSpec | None:
     """On the first node first, so that shared data are downloaded and made once.
 
     None on all nodes if one of them has a problem.
@@ -50,7 +46,7 @@ def _complete_in_turn(
         return None
     spec, problem = None, ""
     try:
-        spec = complete_run_spec(config, changed_by_scale)
+        spec = complete_run_spec(config, origin)
     except (ConfigProblem, DataProblem) as found:
         problem = str(found)
         where = f"{rendezvous.node}: " if rendezvous.node.count > 1 else ""

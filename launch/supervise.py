@@ -16,7 +16,7 @@ from pathlib import Path
 
 from engine.lock import RunFolderBusy, hold_run_folder
 from engine.records import RUN_FILE, RunFile, Status, read_status, write_run_file, write_status
-from launch.compose import ROOT, header_of
+from launch.config_files import ROOT, header_of, text_of
 from launch.exit_status import BAD_INPUT, BUSY, EXIT
 from launch.paper_row import paper_row
 from launch.rendezvous import NodeLost, Rendezvous, free_port
@@ -75,14 +75,16 @@ def _take_folder(spec: RunSpec, held: ExitStack) -> int | None:
 
 def freeze(spec: RunSpec) -> None:
     """Writes run.yaml, which is all that the workers read."""
-    experiment = spec.config.experiment
+    experiment, own = spec.config.experiment, spec.origin.user_configs
+    name = f"experiment/{experiment}"
     frozen = RunFile(
         spec.run_id,
         spec.fingerprint,
         asdict(spec.config),
-        notes=header_of(experiment),
+        notes=header_of(own.get(f"{name}.yaml") or text_of(name)),
         paper=paper_row(experiment),
-        changed_by_scale=spec.changed_by_scale,
+        changed_by_scale=spec.origin.changed_by_scale,
+        user_configs=own,
     )
     write_run_file(spec.folder, frozen)
 

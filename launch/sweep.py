@@ -21,14 +21,15 @@ from analysis.trials import Trial, score
 from engine.config import ConfigProblem
 from engine.provenance import fingerprint
 from engine.schema import did_you_mean, read_dataclass
-from launch.compose import CONFIGS, multirun_values, options_of
+from launch.compose import collect, multirun_values, own_folders, searching
+from launch.config_files import folders_of, nearest_option, options_of
+from launch.override_text import override_of, value_text
 from tasks.catalog import TASKS, task_class
 
 SEARCHES = ("grid", "random", "optuna")
 LEARNING_RATES = ("multiply.lr", "optimizer.lr")
 UNNAMED = "by_hand"  # a sweep without a file
 _RANGE = re.compile(r"(log|uniform)\(\s*([^,\s]+)\s*,\s*([^,\s]+)\s*\)")
-_PLAIN_TEXT = re.compile(r"(?!(?:true|false|null|nan|inf)$)[A-Za-z_][\w./-]*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -134,8 +135,9 @@ def read_sweep(arguments: Sequence[str]) -> tuple[Sweep, SweepOptions]:
     options = read_dataclass(SweepOptions, own, "", problems)
     if options is None:
         raise ConfigProblem(problems)
-    raw = _read_file(options.sweep, problems)
-    axes, overrides = _read_overrides(others, raw, problems)
+    folders = own_folders(others, problems)
+    raw = _read_file(options.sweep, folders, problems)
+    axes, overrides = _read_overrides(others, raw, folders, problems)
     raw |= {
         key: value
         for key in ("search", "trials", "metric", "along", "group_by")
@@ -153,54 +155,37 @@ def read_sweep(arguments: Sequence[str]) -> tuple[Sweep, SweepOptions]:
         overrides,
         file.group_by,
         along,
-        _metric(file, problems),
+        _metric(file, folders, problems),
         file.search,
         file.trials,
     )
-    problems += _check(sweep, options)
+    problems += _check(sweep, options, folders)
     if problems:
         raise ConfigProblem(problems)
     return sweep, options
 
 
-def sweep_files(folder: Path = CONFIGS / "sweep") -> dict[str, dict[str, Any]]:
-    """What the files state, by the name of the sweep: `<task>_<file>`, or the file's own."""
+def sweep_files(own: Sequence[Path] = ()) -> dict[str, dict[str, Any]]:
+    """What the files state, by the name of the sweep: `<task>_<file>`, or the file's own.
+
+    Those of configs/ and of the user's own folders.
+    """
     found: dict[str, dict[str, Any]] = {}
-    for path in sorted(folder.glob("*.yaml")):
-        raw = yaml.safe_load(path.read_text())
+    for path in [p for folder in folders_of(own) for p in sorted(folder.glob("sweep/*.yaml"))]:
+        try:
+            raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except yaml.YAMLError as problem:
+            raise ConfigProblem([f"{path}: {' '.join(str(problem).split())}"]) from problem
         if not isinstance(raw, dict):
-            raise ConfigProblem([f"configs/sweep/{path.name} must be a mapping, not {raw!r}"])
+            raise ConfigProblem([f"{path} must be a mapping, not {raw!r}"])
         tasks = raw.pop("tasks", None)
         if tasks is None:
             found[path.stem] = raw
             continue
         for task, given in tasks.items():
-            own = given if isinstance(given, dict) else {"experiments": given}
-            found[f"{task}_{path.stem}"] = raw | own
+            part = given if isinstance(given, dict) else {"experiments": given}
+            found[f"{task}_{path.stem}"] = raw | part
     return found
-
-
-def override_of(key: str, value: Any) -> str:
-    """`key=value` in Hydra's grammar."""
-    return f"{key}={_text(value)}"
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(_text, value))}]"
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{key}:{_text(item)}" for key, item in value.items()) + "}"
-    text = str(value)
-    if _PLAIN_TEXT.fullmatch(text):
-        return text
-    quoted = re.sub(r"\\+(?='|$)", lambda match: match[0] * 2, text).replace("'", "\\'")
-    return f"'{quoted}'"
 
 
 def _split(arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
@@ -217,17 +202,17 @@ def _split(arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     return own, others
 
 
-def _read_file(name: str, problems: list[str]) -> dict[str, Any]:
+def _read_file(name: str, folders: Sequence[Path], problems: list[str]) -> dict[str, Any]:
     if name == UNNAMED:
         return {}
-    files = sweep_files()
+    files = sweep_files(folders)
     if name not in files:
         problems.append(f"sweep={name} does not exist{did_you_mean(name, files)}")
     return files.get(name, {"experiments": []})
 
 
 def _read_overrides(
-    arguments: Sequence[str], raw: dict[str, Any], problems: list[str]
+    arguments: Sequence[str], raw: dict[str, Any], folders: Sequence[Path], problems: list[str]
 ) -> tuple[dict[str, Any], list[str]]:
     """Axes that replace or join a file's, and overrides of every run; experiments go to `raw`."""
     axes: dict[str, Any] = {}
@@ -238,19 +223,19 @@ def _read_overrides(
             axes[key] = text
             continue
         try:
-            key, values = multirun_values(argument)
+            key, values = multirun_values(argument, folders)
         except ConfigProblem as problem:
             problems += problem.problems
             continue
         grid = raw.get("grid", {})
         if key == "experiment":
             raw["experiments"] = values
-        elif len(values) > 1 or (isinstance(grid, dict) and key in grid):
+        elif isinstance(values, str) or len(values) > 1 or (isinstance(grid, dict) and key in grid):
             axes[key] = values
         else:
             fixed.append(override_of(key, values[0]) if values else argument)
     if "experiments" not in raw:
-        known = ", ".join(sweep_files())
+        known = ", ".join(sweep_files(folders))
         problems.append(f"set sweep=… or experiment=…; the sweeps are {known}")
         raw["experiments"] = []
     return axes, fixed
@@ -259,7 +244,7 @@ def _read_overrides(
 def _read_axis(key: str, given: Any, problems: list[str]) -> list[Any] | Range:
     where = f"grid: {key}"
     if isinstance(given, list) and given:
-        if len({_text(value) for value in given}) < len(given):
+        if len({value_text(value) for value in given}) < len(given):
             problems.append(f"{where} has a value twice: {given}")
         return given
     match = _RANGE.fullmatch(given.strip()) if isinstance(given, str) else None
@@ -278,9 +263,18 @@ def _read_axis(key: str, given: Any, problems: list[str]) -> list[Any] | Range:
     return Range(low, high, match[1] == "log")
 
 
-def _metric(file: SweepFile, problems: list[str]) -> str:
+def _task_of(experiment: str, folders: Sequence[Path]) -> str:
+    """An experiment's task, which is its folder in configs/; empty if it can't be composed."""
+    name = experiment.partition("/")[0]
+    if name not in TASKS and folders:
+        found = collect([f"experiment={experiment}", "scale=paper", *searching(*folders)], [])
+        name = str(found.raw["task"]["name"]) if found else ""
+    return name
+
+
+def _metric(file: SweepFile, folders: Sequence[Path], problems: list[str]) -> str:
     """The sweep's metric: a headline, or another that the tasks evaluate."""
-    names = dict.fromkeys(experiment.split("/")[0] for experiment in file.experiments)
+    names = dict.fromkeys(_task_of(experiment, folders) for experiment in file.experiments)
     tasks = [task_class(name) for name in names if name in TASKS]
     headlines = list(dict.fromkeys(task.headline.name for task in tasks))
     if file.metric is None:
@@ -300,13 +294,13 @@ def _metric(file: SweepFile, problems: list[str]) -> str:
     return file.metric
 
 
-def _check(sweep: Sweep, options: SweepOptions) -> list[str]:
+def _check(sweep: Sweep, options: SweepOptions, folders: Sequence[Path]) -> list[str]:
     """Problems that types do not show."""
     problems = []
-    known = options_of("experiment")
+    known = options_of("experiment", folders)
     for name in sweep.experiments:
         if name not in known:
-            problems.append(f"experiment={name} does not exist{did_you_mean(name, known)}")
+            problems.append(f"experiment={name} does not exist{nearest_option(name, known)}")
     if sweep.search not in SEARCHES:
         problems.append(f"search={sweep.search} must be one of {', '.join(SEARCHES)}")
     ranges = [key for key, axis in sweep.axes.items() if isinstance(axis, Range)]

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any
-
-import torch
-from torch import nn
+from typing import TYPE_CHECKING, Any
 
 from engine.config import ConfigProblem, RunConfig, check_combinations
-from engine.optimizer import build_optimizer_of, make_transforms, take_fused
 from engine.plan import batch_problems, duration_problems, schedule_problems
 from engine.schema import did_you_mean, read_dataclass, read_fields
 from launch.hardware import resolve_for, total_memory
-from optim.factory import KINDS, build_optimizer
 from tasks.base import Task
 from tasks.catalog import TASKS, task_class
+
+if TYPE_CHECKING:  # torch is imported when there is something for it to check
+    from torch import nn
 
 _checked_models: dict[str, nn.Module] = {}  # on the meta device, by their options
 
@@ -26,6 +24,8 @@ def validate(raw: Any, problems: list[str], *, must_exist: bool = True) -> RunCo
     First types, ranges and names; then, for the sections that are right, what the task, the
     optimizer and the machine (unless it need not exist) can't do with them.
     """
+    from engine.optimizer import make_transforms
+
     before = len(problems)
     values = read_fields(RunConfig, raw, "", problems)
     problems += check_combinations(values)
@@ -72,6 +72,11 @@ def _check_optimizer(
     optimizer: dict[str, Any], rules: dict[str, dict[str, Any]], problems: list[str]
 ) -> None:
     """Its name and each option alone, so that one bad option does not hide another."""
+    import torch
+
+    from engine.optimizer import take_fused
+    from optim.factory import KINDS, build_optimizer
+
     options = dict(optimizer)
     name = str(options.pop("name", None))
     if name not in KINDS:
@@ -95,7 +100,7 @@ def _check_optimizer(
             plain = tuple(value) if isinstance(value, list) else value
             known: dict[str, Any] = {"lr": 0.1} | {key: plain}
             try:
-                build_optimizer(name, [nn.Parameter(torch.zeros(2, 2))], **known)
+                build_optimizer(name, [torch.nn.Parameter(torch.zeros(2, 2))], **known)
             except ValueError as problem:
                 problems.append(f"{where}.{key}: {str(problem).removeprefix(f'{name}: ')}")
 
@@ -106,6 +111,10 @@ def check_model(config: RunConfig, task: Task) -> None:
     ConfigProblem where that fails, or where the weights and their gradients alone are more than
     this machine has.
     """
+    import torch
+
+    from engine.optimizer import build_optimizer_of
+
     key = json.dumps([config.task.name, config.model, config.data], sort_keys=True, default=str)
     try:
         if key not in _checked_models:

@@ -169,7 +169,7 @@ def write_run_record(
         best=result.best,
         wall_s=result.wall_s,
         plan={k: v for k, v in asdict(plan).items() if k != "schedule"},
-        environment=describe_environment() | _initial_model(folder),
+        environment=describe_environment() | _initial_model(folder) | _user_configs(frozen),
         config={k: v for k, v in config.items() if k not in PLACES},
         date=datetime.now(UTC).date().isoformat(),
         status=result.status,
@@ -190,6 +190,11 @@ def _initial_model(folder: Path) -> dict[str, Any]:
 
     path = folder / INITIAL_FILE
     return {"initial_model": read_json(path)} if path.exists() else {}
+
+
+def _user_configs(frozen: RunFile) -> dict[str, Any]:
+    """The text of configs that the checkout does not have."""
+    return {"user_configs": frozen.user_configs} if frozen.user_configs else {}
 
 
 def _die_with_parent() -> None:

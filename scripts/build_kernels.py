@@ -1,15 +1,23 @@
-"""`python -m scripts.build_kernels`: builds the CPU kernels ahead of their first use."""
+"""Builds the CPU kernels ahead of their first use.
+
+    python -m scripts.build_kernels
+
+Exit status: 0, also without a compiler.
+"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-from optim import native
+from launch.command_line import CommandLine
 
 
 def main() -> int:
     """Never fails: without the kernels everything works, NovoGrad's step on a CPU more slowly."""
+    CommandLine("build_kernels", __doc__).read()
+    from optim import native  # torch: after the command line
+
     try:
         native.build()
     except (OSError, RuntimeError, subprocess.SubprocessError) as problem:

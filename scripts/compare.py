@@ -1,9 +1,10 @@
-"""`python -m scripts.compare [RUN …] [key=pattern …] [--group-by KEY] [--metric NAME …]`.
+"""Compares the curves of runs.
 
-Compares the curves of runs: mean ± standard deviation over each group, as a table here and as
-charts, CSV files and an HTML page in `outputs/compare/`. A RUN is a run's folder or id, or the
-folder of an offline W&B run; without any, all runs below --outputs are compared. `key=pattern`
-selects by the configuration: `experiment=imagenet/*`, `optimizer=novograd`, `optimizer.lr=0.00?`.
+    python -m scripts.compare experiment=imagenet/* --group-by optimizer.name --metric val/top1
+
+Mean ± standard deviation over each group, as a table here and as charts, CSV files and an HTML page
+in `outputs/compare/`. A RUN is a run's folder or id, or that of an offline W&B run; without any,
+all below --outputs are compared. `key=pattern` selects by the configuration: `optimizer.lr=0.00?`.
 
 Exit status: 0 compared · 2 nothing to compare, a bad argument, or W&B can't be reached.
 """
@@ -20,6 +21,7 @@ from analysis.curves import AXES
 from analysis.logged_runs import CompareProblem, common_task, make_groups, select_runs, with_rows
 from engine import wandb_runs
 from engine.config import SCALES
+from launch.command_line import CommandLine
 from tasks.catalog import TASKS, task_class
 from tasks.files import write_atomically
 
@@ -49,8 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line; `group_by=` and `scale=` are also overrides, as for a launch."""
-    parser = argparse.ArgumentParser("python -m scripts.compare", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = CommandLine("compare", __doc__)
     add = parser.add_argument
     add("runs", nargs="*", metavar="RUN|key=value", help="a folder, a run id, or a selection")
     add("--metric", nargs="+", action="extend", help="default: the headline and train/loss")
@@ -61,7 +62,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--out", type=Path, help="default: compare/ below --outputs")
     add("--wandb", metavar="ENTITY/PROJECT", help="read the runs from W&B")
     add("--wandb-report", action="store_true", help="also create a W&B report")
-    options = parser.parse_intermixed_args(arguments)
+    options = parser.read(arguments)
     options.select = dict(word.split("=", 1) for word in options.runs if "=" in word)
     options.runs = [word for word in options.runs if "=" not in word]
     options.group_by = options.select.pop("group_by", options.group_by)

@@ -1,14 +1,14 @@
-"""`python -m scripts.demo [key=value …]`: the headline rows of all four tasks on small data.
+"""Runs the headline rows of all four tasks on small data.
+
+    python -m scripts.demo
 
 The first row of every optimizer in each task's first table, at scale=mini. Rerun to resume. Prints
 a table, whether each run equals the published one to the bit, and one prediction per task.
-
 Exit status: 0 all finished · 1 some failed · 2 bad configuration or data · 75 stopped on request.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +20,7 @@ from analysis.reproduction import HeadlineRow, compare_with_published, headline_
 from engine.config import ConfigProblem
 from engine.records import read_record, read_records
 from launch import experiment_jobs as runs
+from launch.command_line import CommandLine
 from launch.examples import show_examples
 from launch.exit_status import BAD_INPUT
 from launch.fingerprints import recipe_fingerprints
@@ -30,10 +31,9 @@ from tasks.catalog import TASKS
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """From nothing to a table."""
-    parser = argparse.ArgumentParser("python -m scripts.demo", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="for every run")
-    overrides, scale = runs.with_scale(parser.parse_args(arguments).overrides, default="mini")
+    parser = CommandLine("demo", __doc__)
+    parser.add_overrides("for every run")
+    overrides, scale = runs.with_scale(parser.read(arguments).overrides, default="mini")
     try:
         rows = [row for task in TASKS for row in headline_rows(task)]
         jobs = [runs.make_job(str(row.experiment), 0, overrides) for row in rows]
@@ -71,8 +71,8 @@ def headline_row(jobs: Sequence[Job]) -> HeadlineRow:
         values[record.optimizer] = record.final.get(metric)
     name, baseline = task.baseline_metrics()
     beside = f"{name} {baseline[metric]:.2f}" if metric in baseline else ""
-    better = task.headline.higher_is_better
-    return HeadlineRow(config.scale, str(config.data["name"]), metric, better, values, beside)
+    better, data = task.headline.higher_is_better, str(config.data["name"])
+    return HeadlineRow(config.scale, data, metric, better, values, beside)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""`python -m scripts.evaluate RUN|CHECKPOINT|EXPORT [key=value …]`: a model's metrics.
+"""Evaluates a model: of a run, a checkpoint or an export.
+
+    python -m scripts.evaluate outputs/wmt14/RUN --split test data.beam=8
 
 RUN is a run's folder or its id below outputs/. Without --split all splits of the run's final
 evaluation are evaluated, and the numbers are those of the run's own evaluation, to the bit, on any
@@ -11,18 +13,16 @@ Exit status: 0 evaluated · 1 a process failed · 2 bad input.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launch.evaluate import Evaluation, run_evaluation
+from launch.command_line import CommandLine
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parses, evaluates."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.evaluate", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = CommandLine("evaluate", __doc__)
     parser.add_argument("model", type=Path, help="a run's folder, a checkpoint or an export")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--checkpoint", default="last", help="last, best or a step of the run")
@@ -39,7 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="keep the first N predictions of each split; without N all",
     )
     parser.add_argument("--output", type=Path, help="the file to write instead")
-    given = parser.parse_intermixed_args(arguments)
+    given = parser.read(arguments)
+    from launch.evaluate import Evaluation, run_evaluation  # torch: after the command line
+
     asked = Evaluation(
         path=given.model,
         checkpoint=given.checkpoint,

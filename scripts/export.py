@@ -1,4 +1,6 @@
-"""`python -m scripts.export RUN|CHECKPOINT --to FOLDER`: a trained model without its run.
+"""Exports a trained model, so that it can be used without its run.
+
+    python -m scripts.export outputs/imagenet/RUN --to exports/resnet50
 
 The folder has model.safetensors, config.json, the classes or the vocabulary, and README.md, a model
 card. `scripts.predict`, `scripts.evaluate` and `init_from=FOLDER` take it.
@@ -8,25 +10,25 @@ Exit status: 0 exported · 2 bad input.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launch.export import run_export
+from launch.command_line import CommandLine
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parses, exports."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.export", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = CommandLine("export", __doc__)
     parser.add_argument("model", type=Path, help="a run's folder or a checkpoint")
     parser.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="a new folder")
     parser.add_argument("--checkpoint", default="last", help="last, best or a step of the run")
     parser.add_argument(
         "--average", type=int, default=1, metavar="K", help="the last K checkpoints"
     )
-    given = parser.parse_args(arguments)
+    given = parser.read(arguments)
+    from launch.export import run_export  # torch: after the command line
+
     return run_export(given.model, given.to, given.checkpoint, given.average)
 
 

@@ -1,22 +1,25 @@
-"""`python -m scripts.gpu_check [--steps 50]`: whether this GPU is right, and how fast.
+"""Checks this machine's GPU against its CPU, and times every task on it.
 
-See `launch.gpu_check`. Writes results/bench/gpu-<name>.json and a page beside it. Exit status: 0 ·
+    python -m scripts.gpu_check --steps 50
+
+Writes results/bench/gpu-<name>.json and a page beside it. Exit status: 0 ·
 1 where the GPU's numbers are not the CPU's · 2 without a usable GPU.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
+
+from launch.command_line import CommandLine
 
 
 def main() -> int:
     """Exit status."""
-    parser = argparse.ArgumentParser(description="Check this machine's GPU against its CPU.")
+    parser = CommandLine("gpu_check", __doc__)
     parser.add_argument("--steps", type=int, default=50, help="timed steps of each task")
     parser.add_argument("--folder", type=Path, help="where the record goes (results/bench)")
-    options = parser.parse_args()
+    options = parser.read()
     import torch
 
     from engine.config import ConfigProblem

@@ -1,9 +1,13 @@
-"""`python -m scripts.launch experiment=imagenet/novograd_100ep [scale=smoke] [key=value …]`.
+"""Runs an experiment, or with -m every combination of some values.
+
+    python -m scripts.launch experiment=imagenet/novograd_100ep scale=smoke
+    python -m scripts.launch experiment=wmt14/novograd optimizer.lr=0.01 --cfg job
+    python -m scripts.launch -m experiment=wmt14/adam,wmt14/novograd seed=range(3)
 
 Composes and validates the configuration, plans, freezes `outputs/<run id>/run.yaml`, starts the
 workers with torchrun and waits for them. Rerun the same command to resume. With `cluster=slurm` the
 run is submitted instead. With `hardware.nodes=2` run the same command on each node, with NODE_RANK
-(from 0), MASTER_ADDR and MASTER_PORT in its environment.
+(from 0), MASTER_ADDR and MASTER_PORT in its environment. -m is `python -m scripts.sweep`.
 
 Exit status: 0 finished · 1 failed · 2 bad configuration, data or folder · 3 no usable checkpoint ·
 4 another process runs this run · 5 diverged · 75 stopped on request, rerun to resume.
@@ -11,33 +15,42 @@ Exit status: 0 finished · 1 failed · 2 bad configuration, data or folder · 3 
 
 from __future__ import annotations
 
-import argparse
+import os
 import sys
 from collections.abc import Sequence
 
 from engine.config import ConfigProblem
+from launch.command_line import CommandLine
 from launch.exit_status import BAD_INPUT
 from launch.rendezvous import Node
 from launch.run_spec import complete_run_spec, describe, read_overrides
+from launch.show_config import add_config_flags, shown_config
 from launch.start import launch
 from tasks.base import DataProblem
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status; never a traceback for a user's mistake."""
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.launch",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="see configs/")
-    overrides = parser.parse_args(arguments).overrides
+    parser = CommandLine("launch", __doc__)
+    parser.add_overrides()
+    add_config_flags(parser)
+    what = "run every combination: key=a,b key=choice(a,b) key=range(3) group=glob(a*)"
+    parser.add_argument("-m", "--multirun", action="store_true", help=what)
+    options = parser.read(arguments)
+    if options.multirun:
+        if options.cfg or options.info:
+            parser.error("--cfg and --info show one run; with -m, plan_only=true shows the plan")
+        sweep = [sys.executable, "-m", "scripts.sweep", *options.overrides]
+        os.execv(sys.executable, sweep)  # so that signals and the exit status are the sweep's
     try:
-        config, changed_by_scale = read_overrides(overrides)
+        if shown := shown_config(options):
+            print(shown)
+            return 0
+        config, origin = read_overrides(options.overrides)
         if config.cluster.kind == "slurm":
             from launch.slurm import submit
 
-            spec = complete_run_spec(config, changed_by_scale)
+            spec = complete_run_spec(config, origin)
             print(describe(spec), flush=True)
             submit([spec], config.cluster)
             return 0
@@ -45,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ConfigProblem, DataProblem) as problem:
         print(problem, file=sys.stderr)
         return BAD_INPUT
-    return launch(config, changed_by_scale, node)
+    return launch(config, origin, node)
 
 
 if __name__ == "__main__":

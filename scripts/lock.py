@@ -1,24 +1,24 @@
-"""`python -m scripts.lock [--upgrade]`: resolves pyproject.toml into requirements.lock.
+"""Resolves pyproject.toml into requirements.lock.
+
+    python -m scripts.lock --upgrade
 
 Exit status: 0 written · 1 no resolution, or the package index can't be reached.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
+from launch.command_line import CommandLine
 from launch.lockfile import LOCK, LockError, make_lock, read_lock
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes the lock only when it is complete."""
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.lock", description="Resolves pyproject.toml into requirements.lock."
-    )
+    parser = CommandLine("lock", __doc__)
     parser.add_argument("--upgrade", action="store_true", help="do not keep the locked versions")
-    options = parser.parse_args(arguments)
+    options = parser.read(arguments)
     try:
         text = make_lock(upgrade=options.upgrade)
     except LockError as error:

@@ -1,4 +1,6 @@
-"""`python -m scripts.plan experiment=… [key=value …]`: what a run would be, without running it.
+"""Shows what a run would be, without running it.
+
+    python -m scripts.plan experiment=imagenet/adamw_100ep scale=paper hardware=dgx1
 
 Prints steps, batches, memory and hours, and what the scale changes of the paper's recipe. Needs
 neither the data nor a GPU.
@@ -8,27 +10,29 @@ Exit status: 0 · 2 bad configuration.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
 from engine.config import ConfigProblem
+from launch.command_line import CommandLine
 from launch.cost import NotCountable, about_reach, count_cost, describe_cost, reach_of
 from launch.exit_status import BAD_INPUT
 from launch.run_spec import describe, make_run_spec
+from launch.show_config import add_config_flags, shown_config
 from tasks.base import DataProblem
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the plan."""
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.plan",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="see configs/")
+    parser = CommandLine("plan", __doc__)
+    parser.add_overrides()
+    add_config_flags(parser)
+    options = parser.read(arguments)
     try:
-        spec = make_run_spec(parser.parse_args(arguments).overrides, need_data=False)
+        if shown := shown_config(options):
+            print(shown)
+            return 0
+        spec = make_run_spec(options.overrides, need_data=False)
     except (ConfigProblem, DataProblem) as problem:
         print(problem, file=sys.stderr)
         return BAD_INPUT

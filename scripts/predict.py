@@ -1,4 +1,6 @@
-"""`python -m scripts.predict RUN|CHECKPOINT|EXPORT [FILE …] [key=value …]`: what a model predicts.
+"""Predicts with a model: of a run, a checkpoint or an export.
+
+    python -m scripts.predict exports/resnet50 photo.jpg
 
     imagenet      classifies image files: the five likeliest classes
     librispeech   transcribes FLAC and WAV files of any sampling rate
@@ -13,19 +15,17 @@ Exit status: 0 all predicted · 1 some inputs were bad, named on the standard er
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launch.predict import Request, run_predictions
+from launch.command_line import CommandLine
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parses, predicts."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.predict", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = CommandLine("predict", __doc__)
     parser.add_argument("model", type=Path, help="a run's folder, a checkpoint or an export")
     parser.add_argument("arguments", nargs="*", metavar="FILE|key=value")
     parser.add_argument("--checkpoint", default="last", help="last, best or a step of the run")
@@ -34,7 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--batch", type=int, default=1, help="inputs at once: quicker, later")
     parser.add_argument("--json", action="store_true", help="a JSON object a line")
-    given = parser.parse_intermixed_args(arguments)
+    given = parser.read(arguments)
+    from launch.predict import Request, run_predictions  # torch: after the command line
+
     asked = Request(
         given.model, given.arguments, given.checkpoint, given.average, given.batch, given.json
     )

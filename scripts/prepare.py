@@ -1,4 +1,6 @@
-"""Makes the data of a task ready: `python -m scripts.prepare TASK --from PATH`; see docs/data.md.
+"""Makes the data of a task ready; see docs/data.md.
+
+    python -m scripts.prepare imagenet --from /downloads
 
 Sources are only read. Rerun the same command to resume. Exit status: 0 ready · 2 bad data, no space
 or no permission · 130 Ctrl-C.
@@ -10,6 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from launch.command_line import CommandLine
 from tasks.base import DataProblem
 from tasks.meter import Meter
 from tasks.preparing import DATA_SETS, Options, describe, prepare_task
@@ -18,7 +21,7 @@ from tasks.small import MINI, SMALL, prepare_mini, prepare_small
 
 def main(arguments: list[str] | None = None) -> int:
     """Makes one data set; never a traceback for what a user or a disk can get wrong."""
-    options = _parser().parse_args(arguments)
+    options = _parser().read(arguments)
     try:
         with Meter() as meter:
             if options.command == "mini":
@@ -46,9 +49,14 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m scripts.prepare", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="TASK|small|mini")
+def _parser() -> CommandLine:
+    parser = CommandLine("prepare", __doc__)
+    commands = parser.add_subparsers(
+        dest="command",
+        required=True,
+        metavar="TASK|small|mini",
+        parser_class=argparse.ArgumentParser,
+    )
     for name in (*DATA_SETS, "small", "mini"):
         sub = commands.add_parser(name)
         sub.add_argument("--data", type=Path, default=Path("data"), help="data root (default data)")

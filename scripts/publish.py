@@ -1,4 +1,6 @@
-"""`python -m scripts.publish [RUN …]`: copies records of finished runs to `results/runs/`.
+"""Copies records of finished runs to `results/runs/`.
+
+    python -m scripts.publish --replace
 
 Each record is checked first: a finished run at scale paper or mini, of a clean commit that this
 repository has, of the recipe as it is configured now, and not there already with other numbers.
@@ -8,7 +10,6 @@ Exit status: 0 all published, or there already · 1 some were refused · 2 bad i
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,15 +23,14 @@ from analysis.publish import (
     study_runs,
 )
 from engine.records import RecordError
-from launch.compose import ROOT
+from launch.command_line import CommandLine
+from launch.config_files import ROOT
 from launch.fingerprints import recipe_fingerprints
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     """From outputs to results."""
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.publish", description="Publishes the records of finished runs."
-    )
+    parser = CommandLine("publish", __doc__)
     parser.add_argument("runs", nargs="*", metavar="RUN", help="run ids; default: all")
     parser.add_argument("--outputs", type=Path, default=root / "outputs")
     parser.add_argument("--replace", action="store_true", help="replace records of other numbers")
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     parser.add_argument(
         "--study", action="store_true", help="the runs of make study, and its table"
     )
-    options = parser.parse_args(arguments)
+    options = parser.read(arguments)
     records, refused = find_candidates(options.outputs)
     if not records and not refused:
         print(f"no finished runs of scale paper or mini in {options.outputs}", file=sys.stderr)

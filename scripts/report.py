@@ -1,4 +1,6 @@
-"""`python -m scripts.report [--check | --own]`: the paper's claims and numbers, and our runs.
+"""Writes the report: the paper's claims and numbers, and our runs.
+
+    python -m scripts.report --check
 
 Writes `results/REPORT.md`, `results/report.html`, `results/STUDY.md`, the study's charts,
 `docs/performance.md` and the tables in README.md from published records only: the same files give
@@ -10,7 +12,6 @@ Exit status: 0 written, or up to date · 1 stale · 2 a file that can't be used.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,21 +19,20 @@ from pathlib import Path
 from analysis.report_files import recipes_in, tracked_files, write_own_page
 from engine.config import ConfigProblem
 from engine.records import read_records
-from launch.compose import ROOT
+from launch.command_line import CommandLine
+from launch.config_files import ROOT
 from launch.fingerprints import recipe_fingerprints
 from tasks.files import write_atomically
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     """From records to pages."""
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.report", description="Writes the report from the records of runs."
-    )
+    parser = CommandLine("report", __doc__)
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--check", action="store_true", help="write nothing; 1 if anything is stale")
     mode.add_argument("--own", action="store_true", help="a page with the runs of this checkout")
     parser.add_argument("--outputs", type=Path, default=root / "outputs", help="of --own")
-    options = parser.parse_args(arguments)
+    options = parser.read(arguments)
     try:
         if options.own:
             print(f"wrote {write_own_page(options.outputs, recipe_fingerprints, root)}")

@@ -1,9 +1,9 @@
-"""`python -m scripts.reproduce imagenet [--tables 1,3] [--seeds 0,1,2] [key=value …]`.
+"""Runs the experiments of a task's tables and prints the tables.
 
-Runs the experiments of a task's tables and prints the tables. Finished runs are skipped: rerun to
-resume. Overrides (`scale=mini`, `hardware=dgx1`) apply to every run. Without `--tables` all tables
-are run at the paper's scale, and the task's first one at smaller scales.
+    python -m scripts.reproduce imagenet --tables 1,3 --seeds 0,1,2 scale=mini
 
+Finished runs are skipped: rerun to resume. Overrides apply to every run. Without `--tables` all are
+run at the paper's scale, and the task's first one at smaller scales.
 Exit status: 0 all finished · 1 some failed · 2 bad configuration or data · 75 stopped on request.
 """
 
@@ -18,6 +18,7 @@ from analysis.reproduction import chosen_tables, experiments_of, paper_tables, t
 from engine.config import ConfigProblem
 from engine.records import read_records
 from launch import experiment_jobs as runs
+from launch.command_line import CommandLine
 from launch.compose import options_of
 from launch.exit_status import BAD_INPUT
 from tasks.base import DataProblem
@@ -48,20 +49,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line; argparse exits with status 2 where it is wrong."""
+    """The command line; exits with status 2 where it is wrong."""
 
     def numbers(text: str) -> list[int]:
         return [*map(int, text.split(","))]
 
-    parser = argparse.ArgumentParser("python -m scripts.reproduce", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = CommandLine("reproduce", __doc__)
     parser.add_argument("task", choices=sorted(TASKS))
     parser.add_argument("--tables", type=numbers, help="e.g. 1,3")
     parser.add_argument("--seeds", type=numbers, default=[0], help="e.g. 0,1,2; default: 0")
     parser.add_argument("--variants", action="store_true", help="other readings and baselines too")
     parser.add_argument("--jobs", type=int, help="runs at a time, at most")
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
-    options = parser.parse_intermixed_args(arguments)
+    parser.add_overrides("for every run")
+    options = parser.read(arguments)
     known = tables_of(options.task)
     if wrong := set(options.tables or ()) - set(known):
         parser.error(f"--tables {min(wrong)}: {options.task} has {known}")

@@ -1,5 +1,7 @@
 """Runs the study of the paper's claims on small data (configs/study.yaml).
 
+    python -m scripts.study --quick --plan
+
 Tunes every optimizer on every data set, then runs what the claims ask for, one run on each core,
 and writes outputs/study/: trials.csv, STUDY.md and its curves. Rerun the same command to resume.
 Data sets that are missing are left out; those of configs/small_data are looked for in $DATA_ROOT.
@@ -18,6 +20,7 @@ from analysis.study_page import write_study
 from benchmarks.memory import measure_all
 from engine.config import ConfigProblem
 from engine.records import RecordError, read_records
+from launch.command_line import CommandLine
 from launch.estimate import RemainingTime
 from launch.exit_status import BAD_INPUT
 from launch.study import read_study
@@ -55,18 +58,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line; exits with status 2 where it is wrong."""
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.study",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = CommandLine("study", __doc__)
     parser.add_argument("--plan", action="store_true", help="show what would be run, and how long")
     parser.add_argument("--quick", action="store_true", help="only the part that `quick` names")
     parser.add_argument("--keep", action="store_true", help="published runs count as done")
     parser.add_argument("--jobs", type=int, help="runs at a time; default: one for each core")
     parser.add_argument("--data", type=lambda text: text.split(","), help="only these data sets")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="for every run")
-    options = parser.parse_intermixed_args(arguments)
+    parser.add_overrides("for every run")
+    options = parser.read(arguments)
     for word in options.overrides:
         if "=" not in word or word.split("=")[0] in ("experiment", "seed", "small_data"):
             parser.error(f"{word!r}: write key=value; configs/study.yaml has experiments and seeds")

@@ -9,15 +9,15 @@ does not change. Results are in outputs/sweeps/<name>/. Rerun the same command t
   gpus_per_run=2   jobs=3 (slots at most)   plan_only=true   metric=   along=   group_by=a,b
   search=random    or optuna, with trials=20, for axes like multiply.lr=log(0.1,10)
 
-All other arguments are overrides of every run; lists, choice(…) and range(…) are axes, as in
-Hydra's multirun. With cluster=slurm missing runs are submitted as jobs.
+All other arguments are overrides of every run; key=a,b, choice(a,b), range(3), interval(0,1) (for a
+search) and, of config groups, glob(a*) are axes, as in Hydra's multirun. With cluster=slurm missing
+runs are submitted as jobs.
 
 Exit status: 0 complete · 1 some failed · 2 bad configuration or data · 75 stopped on request.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +27,7 @@ from analysis.sweeps import SweepResults, best_table, save_results
 from engine.config import ConfigProblem
 from engine.records import RecordError, read_own_records, read_records
 from launch import sweep_state, wandb_sweep
+from launch.command_line import CommandLine
 from launch.estimate import RemainingTime
 from launch.exit_status import BAD_INPUT
 from launch.hardware import default_scale
@@ -37,16 +38,15 @@ from tasks.base import DataProblem
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """From a sweep's name to its results."""
-    parser = argparse.ArgumentParser("python -m scripts.sweep", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = CommandLine("sweep", __doc__)
     parser.epilog = f"sweeps: {', '.join(sweep_files())}"
-    parser.add_argument("arguments", nargs="*", metavar="key=value")
+    parser.add_overrides()
     parser.add_argument("--wandb-config", action="store_true", help="print a file for wandb sweep")
-    given = parser.parse_args(arguments)
-    if not any(one.startswith("scale=") for one in given.arguments):
-        given.arguments.append(f"scale={default_scale()}")
+    given = parser.read(arguments)
+    if not any(one.startswith("scale=") for one in given.overrides):
+        given.overrides.append(f"scale={default_scale()}")
     try:
-        sweep, options = read_sweep(given.arguments)
+        sweep, options = read_sweep(given.overrides)
         if given.wandb_config:
             print(wandb_sweep.sweep_file(sweep, options), end="")
             return 0

@@ -15,10 +15,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-import torch
-from torch import Tensor, nn
+if TYPE_CHECKING:  # contracts and options are read where torch is not needed
+    from torch import Tensor, nn
 
 Counts = dict[str, float]
 Prediction = dict[str, Any]  # what a model predicts for one input, and scores, by name
@@ -195,6 +195,8 @@ class Task(ABC):
 
     def compile(self, model: nn.Module) -> nn.Module:
         """The model for training by torch.compile, with the same parameters."""
+        import torch
+
         compiled: nn.Module = torch.compile(model)  # type: ignore[assignment]
         return compiled
 

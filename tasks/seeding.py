@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import random
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 
 def derive_seed(*parts: int | str) -> int:
@@ -17,6 +20,8 @@ def derive_seed(*parts: int | str) -> int:
 
 def torch_generator(*parts: int | str) -> torch.Generator:
     """A CPU generator that starts at `derive_seed(*parts)`."""
+    import torch
+
     return torch.Generator().manual_seed(derive_seed(*parts))
 
 

@@ -43,6 +43,7 @@ ALLOWED = {
         "analysis.folders",
         "analysis.paper",
         "analysis.summaries",
+        "analysis.tables",
         "analysis.trials",
         "analysis.verdicts",
     ],

@@ -6,8 +6,9 @@ validation images. They are only read, and in place: no tar is copied to the dis
 
 A class of train, and val as a whole, is unpacked into a hidden folder beside its place and renamed
 when it is complete. So a folder with the final name is complete, and a second call resumes where
-a killed one stopped. What is left beside the folders are `complete.json` in the root, and next to the root the
-archives' checksums that were found right, so that they are not read a second time.
+a killed one stopped. What is left beside the folders are `complete.json` in the root, and
+next to the root the archives' checksums that were found right, so that they are not read a second
+time.
 """
 
 from __future__ import annotations

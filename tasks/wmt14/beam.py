@@ -4,8 +4,8 @@ A hypothesis scores Σ log p of its words and of its end, divided by (how many t
 every step the 2 · beam best continuations of a sentence are looked at: an end among the first
 `beam` finishes a hypothesis, and the first `beam` others continue. A sentence is done with `beam`
 finished hypotheses or at its greatest length, as in fairseq. It is done earlier if no hypothesis
-that continues can beat the best finished one any more: log p ≤ 0, so that a score now, divided as at
-the greatest length, is a bound. The result is the same.
+that continues can beat the best finished one any more: log p ≤ 0, so that a score now, divided
+as at the greatest length, is a bound. The result is the same.
 
 Among equal scores the hypothesis before, then the word with the smaller number, then what was
 finished first wins. A sentence's greatest length is its own, so that its translation does not

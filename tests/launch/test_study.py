@@ -14,7 +14,8 @@ from analysis.trials import DECAY, HEADLINE, RATES, Trial, TrialResult, Tuned, r
 from engine.config import ConfigProblem
 from engine.records import read_own_records, read_records
 from launch import study_stages, sweep_state
-from launch.compose import ROOT, compose
+from launch.compose import compose
+from launch.config_files import ROOT
 from launch.scheduler import Job
 from launch.study import FILE, StudyPlan, read_study
 from launch.study_stages import StudyStages, beyond

@@ -1,0 +1,139 @@
+"""The command lines of all scripts: help, one message for a mistake, shell completion.
+
+Imports neither torch nor Hydra: --help and mistakes are answered at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from engine.schema import did_you_mean
+from launch.config_files import groups, options_of
+
+WIDTH = 100
+
+
+class CommandLine(argparse.ArgumentParser):
+    """The parser of a script.
+
+    `doc` is the script's docstring: what it does, examples, exit statuses.
+    """
+
+    takes_overrides = False
+
+    def __init__(self, script: str, doc: str | None) -> None:
+        super().__init__(
+            prog=f"python -m scripts.{script}",
+            description=doc,
+            formatter_class=_Formatter,
+            allow_abbrev=False,
+        )
+        call = f'eval "$({self.prog} --shell-completion bash)"'
+        self.add_argument(
+            "--shell-completion",
+            action=_Complete,
+            choices=("bash", "query"),
+            metavar="bash",
+            help=f"print the completion of all scripts for bash; to install it: {call}",
+        )
+
+    def add_overrides(self, what: str = "overrides, see below") -> None:
+        """`key=value` overrides of a configuration, after all other positional arguments."""
+        self.takes_overrides = True
+        self.add_argument("overrides", nargs="*", metavar="key=value", help=what)
+        what = "a folder of your own configs: experiment/, sweep/ and other groups"
+        self.add_argument("-cd", "--config-dir", type=Path, metavar="DIR", help=what)
+
+    def read(self, arguments: Sequence[str] | None = None) -> argparse.Namespace:
+        """The arguments; flags and overrides in any order. Exits with status 2 if they are bad."""
+        parse = self.parse_args if self._subparsers else self.parse_intermixed_args
+        options = parse(arguments)
+        if self.takes_overrides and options.config_dir is not None:
+            from launch.compose import searching
+
+            options.overrides += searching(options.config_dir)
+        return options
+
+    def format_help(self) -> str:
+        """With the config groups, where overrides can choose from them."""
+        text = super().format_help()
+        return f"{text}\n{describe_groups()}\n" if self.takes_overrides else text
+
+    def error(self, message: str) -> NoReturn:
+        """One line, with the nearest match for a flag or a choice that does not exist."""
+        if unknown := re.match(r"unrecognized arguments: (.*)", message):
+            flag = next((x for x in unknown[1].split() if x.startswith("-")), unknown[1].split()[0])
+            name = flag.partition("=")[0]
+            message = f"{flag} is not an option{did_you_mean(name, self.flags())}"
+        elif wrong := re.match(r"(.*): invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            known = [name.strip("' ") for name in wrong[3].split(",")]
+            message = f"{wrong[1]}: {wrong[2]} is not a choice{did_you_mean(wrong[2], known)}"
+        self.exit(2, f"{self.prog}: {message}\n")
+
+    def flags(self) -> list[str]:
+        """The long names of the options, those of subcommands too."""
+        parsers: list[argparse.ArgumentParser] = [self]
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                parsers += action.choices.values()
+        names = {name for parser in parsers for name in parser._option_string_actions}
+        return sorted(name for name in names if name.startswith("--"))
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Lines as long as those of the docstrings."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=WIDTH)
+
+
+class _Complete(argparse.Action):
+    """--shell-completion: prints, and ends the script as --help does."""
+
+    def __call__(self, parser: Any, _: Any, value: Any, option: str | None = None) -> NoReturn:
+        from launch.completion import complete_line, set_up
+
+        print(set_up() if value == "bash" else "\n".join(complete_line(parser)))
+        sys.exit(0)
+
+
+def describe_groups(own: Sequence[Path] = ()) -> str:
+    """The config groups with their options, and how an override is written."""
+    lines = ["config groups (group=option):"]
+    names = groups(own)
+    indent = " " * (max(map(len, names)) + 4)
+    for group in names:
+        lines.append(_wrapped(f"  {group}", options_of(group, own), indent))
+    lines.append(
+        "single values: key=value, as optimizer.lr=0.01 seed=1 \"budget='10 epochs'\"; key=null;\n"
+        "lists [a,b] and mappings {a: b}; +key=value adds, ~key removes, as in Hydra.\n"
+        "docs/running.md explains them."
+    )
+    return "\n".join(lines)
+
+
+def _wrapped(head: str, names: Sequence[str], indent: str) -> str:
+    """The options of a group; those in folders by folder."""
+    folders: dict[str, list[str]] = {}
+    for name in names:
+        folder, _, last = name.rpartition("/")
+        folders.setdefault(folder, []).append(last)
+    parts = []
+    for folder, members in folders.items():
+        start = f"{folder}/: " if folder else ""
+        parts.append(
+            textwrap.fill(
+                start + " ".join(members),
+                WIDTH,
+                initial_indent=indent,
+                subsequent_indent=indent + ("  " if folder else ""),
+                break_on_hyphens=False,
+            )
+        )
+    return head.ljust(len(indent)) + "\n".join(parts)[len(indent) :]
