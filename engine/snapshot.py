@@ -24,8 +24,8 @@ def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
 
 
 def on_host(value: Any) -> Any:
-    """Tensors in the CPU's memory; those that are there already are not copied."""
-    return map_tensors(lambda t: t.detach().cpu(), value)
+    """Copies in the CPU's memory, also of what lies there, as some optimizers' step counts do."""
+    return map_tensors(lambda t: t.detach().to("cpu", copy=True), value)
 
 
 def gather_carries(group: Group, carries: list[Any]) -> list[Any]:

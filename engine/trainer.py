@@ -372,7 +372,8 @@ class Trainer:
             if self.device.type == "cpu":
                 self.store.save(step, state, best=best)
             else:
-                copied = on_host(state)
+                changing = {name: state[name] for name in ("model", "optimizer", "scaler")}
+                copied = state | on_host(changing)
                 self.writer.start(lambda: self.store.save(step, copied, best=best))
         # Where the first process raises here the launcher ends the others, which wait.
         self.group.wait_for_all()

@@ -92,9 +92,13 @@ def choose_for_device(hardware: HardwareConfig, cores: int) -> HardwareConfig:
     if precision == "auto":
         precision = ("bf16" if _first_gpu().has_bf16 else "fp16") if on_gpu else "fp32"
     if isinstance(workers, str):
-        each = cores * hardware.nodes // int(hardware.processes)
-        workers = max(1, min(MOST_WORKERS, each - 1)) if on_gpu else 0
+        workers = workers_of(cores * hardware.nodes, int(hardware.processes)) if on_gpu else 0
     return replace(hardware, precision=precision, data_workers=workers)
+
+
+def workers_of(cores: int, gpus: int) -> int:
+    """Loading processes of each GPU: a core of its share is left to the training process."""
+    return max(1, min(MOST_WORKERS, cores // gpus - 1))
 
 
 def describe_device(config: Any) -> str:

@@ -3,39 +3,35 @@
 1. The machine: builds, GPUs, cores, /dev/shm, NCCL's bandwidth.
 2. Every implementation of the optimizers against the CPU, in float64 and float32.
 3. Every task's loss and gradients against the CPU, in float64, on made-up data.
-4. A step of the paper's rows at their largest batches: peak memory.
-5. Timed steps of each task on batches that lie ready: speed, MFU, and the hours of a row.
+4. Steps of the paper's rows at their largest batches: peak memory.
+5. Timed steps of each task on a batch that lies ready: speed, MFU, and the hours of a row; and on
+   its data, where that is prepared: which share of the time the GPU waits for it.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import math
-import os
 import platform
 import shutil
 import tempfile
-import time
-from collections.abc import Iterator
-from dataclasses import replace
-from itertools import repeat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from engine import precision
-from engine.distributed import Group
-from engine.gpu_meters import count_flops, peak_tflops
-from engine.trainer import Trainer
 from launch.config_files import ROOT
 from launch.device_check import check_devices, gpu_of
-from launch.gpu_estimate import PUBLISHED
+from launch.gpu_estimate import NODE
+from launch.gpu_rows import measure_speed, peak_memory
+from launch.hardware import cores
 from launch.nccl_bandwidth import all_reduce_gb_per_s
 from launch.run_spec import make_run_spec
 from optim.factory import build_optimizer
-from tasks.base import Batch
+from tasks.base import Shard
 from tasks.librispeech import features
 
 ROWS = {
@@ -45,7 +41,6 @@ ROWS = {
     "wikitext103": "wikitext103/novograd",
 }
 LARGE_ROWS = (*ROWS.values(), "librispeech/novograd_512")
-GPUS_OF_A_NODE = 8  # that hours are given for
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "novograd foreach": {"name": "novograd", "lr": 0.01, "weight_decay": 0.001},
     "novograd fused (Triton)": {"name": "novograd", "lr": 0.01, "weight_decay": 0.001},
@@ -58,7 +53,7 @@ OPTIMIZER_LIMITS = {torch.float64: 1e-12, torch.float32: 1e-5}
 TASK_LIMIT = 1e-8  # float64: another order of summation, and cuDNN's algorithms
 
 
-def check_gpu(steps: int = 50) -> dict[str, Any]:
+def check_gpu(steps: int = 50, overrides: Sequence[str] = ("scale=paper",)) -> dict[str, Any]:
     """Everything, as the record that is written; prints a line for each part."""
     check_devices("cuda")
     torch.cuda.set_device(0)
@@ -70,8 +65,15 @@ def check_gpu(steps: int = 50) -> dict[str, Any]:
         _tell(f"all-reduce of {gpus} GPUs", f"{bandwidth:,.1f} GB/s of bus bandwidth")
     record["optimizers"] = compare_optimizers()
     record["tasks"] = compare_tasks()
-    record["memory"] = {row: peak_memory(row) for row in LARGE_ROWS}
-    record["speed"] = {task: time_steps(row, steps) for task, row in ROWS.items()}
+    record["memory"], record["speed"] = {}, {}
+    for row in LARGE_ROWS:
+        measured, record["memory"][row] = peak_memory(row, *overrides)
+        _tell(row, _describe_memory(record["memory"][row]))
+        if measured is not None and row in ROWS.values():
+            speed = record["speed"][row.split("/")[0]] = measure_speed(measured, steps)
+            _tell(row, _describe_speed(speed))
+        del measured  # for the next one's peak
+        gc.collect()
     limits = [
         entry["within"] for part in ("optimizers", "tasks") for entry in record[part].values()
     ]
@@ -89,7 +91,7 @@ def describe_machine() -> dict[str, Any]:
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": cores(),
         "shared_memory_gb": round(shutil.disk_usage("/dev/shm").total / 1e9, 2),
         "system": platform.platform(),
     }
@@ -148,8 +150,6 @@ def compare_tasks() -> dict[str, Any]:
 
 def _gradients(task: Any, device: str) -> list[Tensor]:
     """The loss of the first training batch and all gradients, in float64."""
-    from tasks.base import Shard
-
     torch.manual_seed(1)
     model = task.build_model().double().to(device)
     for module in model.modules():
@@ -169,71 +169,18 @@ def _difference(a: Tensor, b: Tensor) -> float:
     return math.inf if math.isnan(difference) else difference
 
 
-def make_trainer(row: str, overrides: tuple[str, ...] = ()) -> Trainer:
-    """One process's part of a row with one micro-batch a step."""
-    words = [f"experiment={row}", "scale=paper", "hardware=gpu", "hardware.processes=1", *overrides]
-    spec: Any = make_run_spec(words, need_data=False)
-    micro = spec.plan.micro
-    config = replace(spec.config, batch=replace(spec.config.batch, global_size=micro))
-    plan = replace(spec.plan, global_batch=micro, micro_batches=1, accumulation=1)
-    device = torch.device("cuda", 0)
-    precision.configure(config.hardware, device, None, fixed_shapes=spec.task.fixed_shapes)
-    folder = Path(tempfile.gettempdir())  # nothing is written
-    return Trainer(config, plan, spec.task, Group(0, 1, device), folder, spec.run_id)
+def _describe_memory(found: dict[str, Any]) -> str:
+    return f"peak {found['peak_gb']:.1f} GB" + ("" if found["fits"] else ": does not fit")
 
 
-def peak_memory(row: str) -> dict[str, Any]:
-    """Two steps at the largest batch."""
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    try:
-        trainer = make_trainer(row)
-        for step in range(2):
-            _step(trainer, step, repeat(trainer.task.largest_batch()))
-        torch.cuda.synchronize()
-        fits = True
-    except torch.OutOfMemoryError:
-        fits = False
-    peak = torch.cuda.max_memory_allocated() / 1e9
-    _tell(row, f"peak {peak:.1f} GB" + ("" if fits else ": does not fit"))
-    return {"peak_gb": round(peak, 2), "fits": fits}
-
-
-def time_steps(row: str, steps: int) -> dict[str, Any]:
-    """Typical batches that lie in pinned memory: no loader takes part."""
-    torch.cuda.empty_cache()
-    trainer = make_trainer(row)
-    batch = trainer.task.example_batch()
-    batch.tensors = {name: t.pin_memory() for name, t in batch.tensors.items()}
-    for step in range(5):
-        _step(trainer, step, repeat(batch))
-    torch.cuda.synchronize()
-    before = time.perf_counter()
-    for step in range(5, 5 + steps):
-        _step(trainer, step, repeat(batch))
-    torch.cuda.synchronize()
-    seconds = time.perf_counter() - before
-    speed = steps * batch.units / seconds
-    spec: Any = make_run_spec(
-        [f"experiment={row}", "scale=paper", "hardware=dgx1"], need_data=False
+def _describe_speed(found: dict[str, Any]) -> str:
+    waits = "data not prepared"
+    if found["data_wait"] is not None:
+        waits = f"waits for data {found['data_wait']:.1%} of the time"
+    return (
+        f"{found['units_per_s']:,.0f} {found['unit']}s/s, {found['node_hours']:,.1f} h on {NODE} "
+        f"GPUs, {waits}"
     )
-    hours = spec.plan.units / (speed * GPUS_OF_A_NODE) / 3600
-    peak = peak_tflops(torch.cuda.get_device_name())
-    flops = count_flops(trainer.task) / batch.units * speed
-    found = {
-        "unit": trainer.task.unit,
-        "units_per_s": round(speed, 1),
-        "mfu": None if peak is None else round(flops / (peak * 1e12), 4),
-        "node_hours": round(hours, 2),
-        "gpu_hours": round(hours * GPUS_OF_A_NODE, 1),
-        "published": PUBLISHED.get(trainer.config.task.name, ""),
-    }
-    _tell(row, f"{speed:,.0f} {trainer.task.unit}s/s, {hours:,.1f} h on {GPUS_OF_A_NODE} GPUs")
-    return found
-
-
-def _step(trainer: Trainer, step: int, batches: Iterator[Batch]) -> None:
-    trainer.stepper.run(step, step, batches, want_norm=False, stop=False)
 
 
 def write_record(record: dict[str, Any], folder: Path = ROOT / "results" / "bench") -> Path:
@@ -253,13 +200,13 @@ def page(record: dict[str, Any]) -> str:
         about += f", all-reduce {machine['all_reduce_gb_per_s']} GB/s"
     lines = [f"# {machine['gpu']}", "", about, ""]
     lines += [
-        "| task | units/s | MFU | hours on 8 GPUs | GPU-hours | published |",
-        "|---|---|---|---|---|---|",
+        f"| task | units/s | MFU | waits for data | hours on {NODE} GPUs | GPU-hours | published |",
+        "|---|---|---|---|---|---|---|",
     ]
     for task, s in record["speed"].items():
-        mfu = "–" if s["mfu"] is None else f"{s['mfu']:.1%}"
+        mfu, wait = ("–" if s[k] is None else f"{s[k]:.1%}" for k in ("mfu", "data_wait"))
         lines.append(
-            f"| {task} | {s['units_per_s']:,} {s['unit']}s | {mfu} | {s['node_hours']:,} "
+            f"| {task} | {s['units_per_s']:,} {s['unit']}s | {mfu} | {wait} | {s['node_hours']:,} "
             f"| {s['gpu_hours']:,} | {s['published']} |"
         )
     lines += ["", "| row | peak memory |", "|---|---|"]

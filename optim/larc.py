@@ -46,7 +46,9 @@ class Larc:
         if any(isinstance(lr, Tensor) for lr in gradients.lrs):
             lrs = torch.stack([torch.as_tensor(lr).to(norms).reshape(()) for lr in gradients.lrs])
         else:
-            lrs = torch.tensor(gradients.lrs, dtype=norms.dtype, device=norms.device)
+            # From pinned memory, so that nobody waits for the device.
+            lrs = torch.tensor(gradients.lrs, dtype=norms.dtype, pin_memory=norms.is_cuda)
+            lrs = lrs.to(norms.device, non_blocking=True)
         # lr = 0 (the first warm-up step): 0/0 must not become NaN, and no clipping is needed.
         ratio = self.trust * weights / (lrs * (norms + self.eps))
         ratio = torch.where(lrs == 0, torch.ones_like(ratio), ratio)

@@ -7,14 +7,15 @@ others in its batch: it is reflected at its own end, and normalised over its own
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 from torchaudio.transforms import Resample  # type: ignore[import-untyped]
 
 RATE = 16000  # samples per second
@@ -29,6 +30,7 @@ LOG_FLOOR = 1e-20
 STD_FLOOR = 1e-5
 ALIGNED = 16  # frames of a batch are a multiple of it, for tensor cores
 SPEEDS = (0.9, 1.0, 1.1)
+STEP_16_BIT = 2.0**-15  # of 16-bit samples, whose full scale is 1
 
 # Slaney's scale: linear up to 1 kHz, where it is at 15, and 27 steps for each factor of 6.4 above.
 LINEAR = 200 / 3  # Hz per mel
@@ -105,6 +107,31 @@ def mel_filters() -> np.ndarray:
     return filters
 
 
+def play(sound: Tensor, recorded: Sequence[int], speeds: Sequence[float]) -> Tensor:
+    """Recordings (B, N) as they are heard: float32, each at its speed, padded with zeros.
+
+    `recorded` are their samples. Those of 16 bits become floating-point numbers without rounding.
+    """
+    sound = as_float(sound)
+    if all(speed == 1.0 for speed in speeds):
+        return sound
+    with torch.no_grad(), _full_precision(sound.device.type):
+        parts = zip(sound, recorded, speeds, strict=True)
+        return pad_sequence(
+            [speed_perturb(one[:samples], speed) for one, samples, speed in parts], batch_first=True
+        )
+
+
+def as_float(sound: Tensor) -> Tensor:
+    """16-bit samples as float32 of full scale 1, exactly; all others as they are."""
+    return sound.float() * STEP_16_BIT if sound.dtype == torch.int16 else sound
+
+
+def played_samples(recorded: int, speed: float) -> int:
+    """How many samples an utterance of so many has at a speed: ⌈N / speed⌉."""
+    return -(-10 * recorded // round(10 * speed))
+
+
 def speed_perturb(waveform: Tensor, factor: float) -> Tensor:
     """Plays (…, N) that many times as fast, and as high: (…, ⌈N / factor⌉)."""
     if factor not in SPEEDS:
@@ -157,11 +184,23 @@ def _runs(places: Tensor, lengths: Tensor, width: int, total: int) -> Tensor:
     return ((position >= starts) & (position < starts + width)).any(1)
 
 
-def _full_precision(device: str) -> AbstractContextManager[Any]:
-    """No autocast; some devices, as `meta`, have none to switch off."""
-    if torch.amp.is_autocast_available(device):
-        return torch.autocast(device, enabled=False)
-    return nullcontext()
+@contextmanager
+def _full_precision(device: str) -> Iterator[None]:
+    """No autocast (some devices, as `meta`, have none to switch off), and no TF32.
+
+    Nor cuDNN: every length of an utterance would be a new shape, for which it plans anew.
+    """
+    matmul, has_autocast = torch.backends.cuda.matmul, torch.amp.is_autocast_available(device)
+    with torch.autocast(device, enabled=False) if has_autocast else nullcontext():
+        if device != "cuda":
+            yield
+            return
+        tf32, matmul.allow_tf32 = matmul.allow_tf32, False
+        try:
+            with torch.backends.cudnn.flags(enabled=False):  # type: ignore[no-untyped-call]
+                yield
+        finally:
+            matmul.allow_tf32 = tf32
 
 
 def _check(waveform: Tensor, lengths: Tensor) -> None:

@@ -17,6 +17,7 @@ from torchaudio.functional import resample  # type: ignore[import-untyped]
 
 from tasks.base import BadInput, Batch, DataProblem, HubFacts, Input, Prediction, Task
 from tasks.librispeech.alphabet import CHARACTERS, count_errors, greedy
+from tasks.librispeech.batches import Utterances
 from tasks.librispeech.features import (
     HOP,
     LOG_FLOOR,
@@ -105,7 +106,7 @@ class SpeechPredictions(Task):
             "sound": pad_sequence(list(inputs), batch_first=True),
             "samples": torch.tensor([len(sound) for sound in inputs]),
         }
-        log_p, lengths = self.listen(model, Batch(tensors, len(inputs)).to(device))
+        log_p, lengths = self.listen(model, Utterances(tensors, len(inputs)).to(device))
         return [
             {"hypothesis": text, "seconds": len(sound) / RATE, "text": text}
             for text, sound in zip(greedy(log_p, lengths), inputs, strict=True)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tasks.base import Batch, Carry, Context, Counts, DataProblem, Headline, LossOut, Shard
 from tasks.librispeech.alphabet import count_errors, decode, error_rates, greedy
-from tasks.librispeech.batches import UtteranceBatches
+from tasks.librispeech.batches import UtteranceBatches, Utterances, silence
 from tasks.librispeech.commands import make_commands
 from tasks.librispeech.features import RATE, SPEEDS, cut_out, frame_counts, log_mel
 from tasks.librispeech.loss import CtcOut, ctc
@@ -72,26 +72,6 @@ class LibriSpeechDataOptions:
     masks_over: str = "utterance"  # frames; or "batch": those of its padding too
     max_unreadable: float = 0.0001  # share of the files; more of them end the run
     train_utterances: int | None = None  # how many there must be, and are planned with if none are
-
-
-@dataclass
-class Utterances(Batch):
-    """How long a batch is, counted where no device need be asked."""
-
-    seconds: float = 0.0
-    padded_seconds: float = 0.0
-    split: str = ""  # in evaluation
-    on_host: dict[str, Tensor] = field(default_factory=dict)  # of a batch on another device
-
-    def to(self, device: Any) -> Utterances:
-        """Keeps on the host what CTC wants to know there, so that it need not wait for a copy."""
-        kept = {name: self.at_host(name) for name in ("samples", "targets", "target_lengths")}
-        moved = super().to(device)
-        assert isinstance(moved, Utterances)
-        return moved if torch.device(device).type == "cpu" else replace(moved, on_host=kept)
-
-    def at_host(self, name: str) -> Tensor:
-        return self.on_host.get(name, self.tensors[name])
 
 
 class LibriSpeech(SpeechPredictions):
@@ -221,23 +201,14 @@ class LibriSpeech(SpeechPredictions):
         return Jasper(self.model_options, checkpoint_activations=again)
 
     def example_batch(self) -> Batch:
-        return self._silence(TYPICAL_S)
+        """Of one length, at all speeds."""
+        speeds = SPEEDS if self.data_options.perturb_speed else ()
+        return silence(self.context.micro, TYPICAL_S, speeds, self._cuts)
 
     def largest_batch(self) -> Batch:
-        slowest = min(SPEEDS) if self.data_options.perturb_speed else 1.0
-        return self._silence(self.data_options.longest_s / slowest)
-
-    def _silence(self, seconds: float) -> Batch:
-        rows, samples = self.context.micro, int(seconds * RATE)
-        tensors = {
-            "sound": torch.zeros(rows, samples),
-            "samples": torch.full((rows,), samples),
-            "targets": torch.zeros(rows, 1, dtype=torch.int64),
-            "target_lengths": torch.ones(rows, dtype=torch.int64),
-            "index": torch.zeros(rows, dtype=torch.int64),
-            "cuts": torch.zeros(rows, self._cuts, dtype=torch.float64),
-        }
-        return Utterances(tensors, rows, rows * seconds, rows * seconds)
+        speeds = (min(SPEEDS),) if self.data_options.perturb_speed else ()
+        seconds = self.data_options.longest_s / min(speeds, default=1.0)
+        return silence(self.context.micro, seconds, speeds, self._cuts)
 
     def train_stream(self, shard: Shard, position: int) -> Iterator[Batch]:
         micro_batches, steps = self.context.micro_batches, self.steps_per_epoch
@@ -263,7 +234,7 @@ class LibriSpeech(SpeechPredictions):
         unreadable.add(source.manifest.unreadable)
         for batch in load_batches(source, keys, self.context.data_workers, unreadable):
             samples = batch.tensors["samples"]
-            padded = batch.tensors["sound"].numel() / RATE
+            padded = len(samples) * samples.max().item() / RATE
             yield Utterances(batch.tensors, batch.units, samples.sum().item() / RATE, padded)
 
     def loss(self, model: nn.Module, batch: Batch, carry: Carry) -> LossOut:
@@ -310,11 +281,12 @@ class LibriSpeech(SpeechPredictions):
 
     def listen(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """log p of the letters over time; the front end runs on the model's device."""
+        assert isinstance(batch, Utterances)
         tensors, options = batch.tensors, self.data_options
-        sound = tensors["sound"]
-        if next(model.parameters()).dtype == torch.float64:
-            sound = sound.double()
-        with self._front_end.running(sound.device):
+        with self._front_end.running(tensors["sound"].device):
+            sound = batch.played()
+            if next(model.parameters()).dtype == torch.float64:
+                sound = sound.double()
             features, lengths = log_mel(sound, tensors["samples"], dither=model.training)
             if self._cuts and "cuts" in tensors:
                 features = cut_out(

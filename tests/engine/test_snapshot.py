@@ -20,7 +20,10 @@ def test_structures_stay_what_they_are() -> None:
     assert copied["betas"] == (0.9, 0.5)
     assert copied["a"][1][0] == 1
     assert torch.equal(copied["a"][0], torch.full((2,), 2.0))
-    assert on_host(state)["b"] is None
+    taken = on_host(state)
+    assert taken["b"] is None
+    state["a"][0] += 1  # the training continues
+    assert torch.equal(taken["a"][0], torch.ones(2))
 
 
 def test_carries_of_one_process_come_back() -> None:

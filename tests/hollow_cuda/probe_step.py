@@ -1,8 +1,10 @@
 """`python -m tests.hollow_cuda.probe_step [--no-waits] HARDWARE ROW… [key=value …]`: steps.
 
 Two micro-batches a step, as one of eight processes whose NCCL is hollow. Answers for each row with
-what one step costs: launches, waits, the attention's kernels, and peak memory. A batch is then
-evaluated. With `--no-waits` a wait for the device inside the step is an error, at its line.
+what one step costs: launches, waits, the attention's kernels, and peak memory beside the plan's. A
+batch is then evaluated. ROW is an experiment, and after commas overrides of its own. With
+`--no-waits` a wait for the device inside a step is an error, at its line, but for speech (CTC) and
+fp16 (overflow).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from engine import precision
 from engine.distributed import Group
 from engine.trainer import Trainer
+from launch.gpu_estimate import peak_bytes
 from launch.run_spec import RunSpec, make_run_spec
 from tasks.base import Batch
 from tasks.librispeech import alphabet
@@ -61,13 +64,14 @@ def main() -> None:
     overrides = [f"hardware={words[0]}", *(word for word in words if "=" in word)]
     rows = [word for word in words[1:] if "=" not in word]
     dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=WORLD)
-    mode = "error" if "--no-waits" in sys.argv else "default"
     AdaptiveSoftmax.route = routes_of_real_text(AdaptiveSoftmax.route)  # type: ignore[method-assign]
-    hollow.answer({row: probe([f"experiment={row}", *overrides], mode) for row in rows})
+    hollow.answer({row: probe([*f"experiment={row}".split(","), *overrides]) for row in rows})
 
 
-def probe(overrides: list[str], mode: str) -> dict[str, Any]:
+def probe(overrides: list[str]) -> dict[str, Any]:
     trainer = make_trainer(overrides)
+    may_wait = trainer.task.unit == "utterance" or trainer.scaler.is_enabled()
+    mode = "error" if "--no-waits" in sys.argv and not may_wait else "default"
     batches = map(training_batch, repeat(trainer))
     attention = Attention()
     # torch's CTC takes another path, that of subclasses of tensors, while calls are watched.
@@ -86,12 +90,22 @@ def probe(overrides: list[str], mode: str) -> dict[str, Any]:
         "attention": dict(attention.calls),
         "allocated": torch.cuda.max_memory_allocated(),
         "reserved": torch.cuda.max_memory_reserved(),
+        "planned": planned_bytes(trainer),
     } | optimizer_launches(trainer)
     evaluate_batch(trainer)
     del trainer, batches  # for the next row's peak
     gc.collect()
     torch.cuda.empty_cache()
     return found
+
+
+def planned_bytes(trainer: Trainer) -> float | None:
+    """What `plan` prints, from the state that is there."""
+    weights = list(trainer.module.parameters())
+    state = [t for s in trainer.optimizer.state.values() for t in s.values()]
+    everything = [*trainer.module.state_dict().values(), *weights, *state]
+    held = sum(t.numel() * t.element_size() for t in everything if isinstance(t, Tensor))
+    return peak_bytes(trainer.config, sum(p.numel() for p in weights), held)
 
 
 def make_trainer(overrides: list[str]) -> Trainer:

@@ -2,9 +2,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.hollow_cuda.conftest import HollowCuda
 
 
+@pytest.mark.slow
 def test_no_model_breaks_the_graph_that_torch_compile_makes(
     hollow_cuda: HollowCuda, tmp_path: Path
 ) -> None:

@@ -28,14 +28,23 @@ def test_without_a_gpu_it_is_one_line_and_status_2() -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_its_code_runs_through_on_a_hollow_gpu(hollow_cuda: HollowCuda, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("scale", "gpus"), [("smoke", 1), pytest.param("paper", 2, marks=pytest.mark.slow)]
+)
+def test_its_code_runs_through_on_a_hollow_gpu(
+    hollow_cuda: HollowCuda, tmp_path: Path, scale: str, gpus: int
+) -> None:
     """Numbers mean nothing there; that the CPU's are missed must be noticed."""
-    found = hollow_cuda.ask("tests.hollow_cuda.probe_gpu_check", str(tmp_path), gpus=2)
+    overrides = (f"scale={scale}", f"paths.data={tmp_path / 'data'}")
+    found = hollow_cuda.ask(
+        "tests.hollow_cuda.probe_gpu_check", str(tmp_path), *overrides, gpus=gpus
+    )
     record = found["record"]
     assert set(record["memory"]) == set(LARGE_ROWS)
     assert set(record["speed"]) == set(record["tasks"]) == set(ROWS)
+    for speed in record["speed"].values():
+        assert (speed["data_wait"] is None) == (scale == "paper")  # whose data is not there
+    assert ("all_reduce_gb_per_s" in record["machine"]) == (gpus > 1)
     assert len(record["optimizers"]) == 2 * len(OPTIMIZERS)
     assert record["agrees_with_cpu"] is False
     assert json.loads(Path(found["path"]).read_text()) == record

@@ -107,7 +107,8 @@ def test_out_of_memory_names_what_can_be_set(hollow_cuda: HollowCuda, tmp_path: 
 def test_shared_memory_that_is_too_small_ends_the_launch(
     hollow_cuda: HollowCuda, tmp_path: Path
 ) -> None:
-    words = arguments(tmp_path, "imagenet/novograd_100ep", "hardware.data_workers=1000000")
+    batch = ["batch.micro=65536", "batch.global_size=131072", "hardware.data_workers=1024"]
+    words = arguments(tmp_path, "imagenet/novograd_100ep", *batch)
     done = hollow_cuda.run("scripts.launch", *words, gpus=2)
     assert done.returncode == 2
     assert "--shm-size=" in done.stderr

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import soundfile  # type: ignore[import-untyped]
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from tasks.base import DataProblem
 from tasks.librispeech.alphabet import decode
-from tasks.librispeech.batches import UtteranceBatches
-from tasks.librispeech.features import SPEEDS, cut_out, log_mel
+from tasks.librispeech.batches import UtteranceBatches, Utterances, silence
+from tasks.librispeech.features import SPEEDS, cut_out, log_mel, speed_perturb
 from tasks.librispeech.manifest import Manifest
 from tasks.loading import Loaded, Unreadable, load_batches
 from tasks.streams import Item
@@ -43,7 +44,7 @@ def test_evaluation_hears_what_was_spoken(manifest: Manifest):
         UtteranceBatches(manifest, 0, perturb_speed=True, cuts=4), [3, 0, 2]
     )
     assert (units, unreadable) == (3, {})
-    assert tensors["sound"].dtype == torch.float32
+    assert tensors["sound"].dtype == torch.int16
     assert tensors["sound"].shape == (3, 6001)
     assert tensors["samples"].tolist() == [6001, 5000, 700]
     assert tensors["index"].tolist() == [3, 0, 2]
@@ -53,7 +54,7 @@ def test_evaluation_hears_what_was_spoken(manifest: Manifest):
     for row, key in enumerate([3, 0, 2]):
         stored, _ = soundfile.read(manifest.path(key), dtype="int16")
         sound = tensors["sound"][row]
-        assert np.array_equal(sound[: len(stored)].numpy() * 32768, stored)
+        assert np.array_equal(sound[: len(stored)].numpy(), stored)
         assert (sound[len(stored) :] == 0).all()
         length = int(tensors["target_lengths"][row])
         assert decode(tensors["targets"][row, :length].tolist()) == manifest.text(key)
@@ -113,10 +114,54 @@ def test_without_augmentation_training_hears_what_evaluation_hears(manifest: Man
 def test_features_take_a_batch(manifest: Manifest):
     source = UtteranceBatches(manifest, 0, perturb_speed=True, cuts=4)
     tensors = load(source, [Item(0, i) for i in range(5)]).tensors
-    features, lengths = log_mel(tensors["sound"], tensors["samples"], dither=True)
+    sound = Utterances(tensors, 5).played()
+    features, lengths = log_mel(sound, tensors["samples"], dither=True)
     heard = cut_out(features, lengths, tensors["cuts"])
     assert heard.isfinite().all()
     assert not torch.equal(heard, features)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_integers_on_the_way_sound_as_floats_would(manifest: Manifest, workers: int):
+    """Bit for bit what reading and resampling in float32, an utterance at a time, would give."""
+    source = UtteranceBatches(manifest, 0, perturb_speed=True)
+    items = [Item(epoch, i) for epoch in range(3) for i in range(5)]
+    assert {source.speed(item) for item in items} == set(SPEEDS)
+    (batch,) = load_batches(source, [items], workers, Unreadable(0, 6, ""))
+    assert batch.tensors["sound"].dtype == torch.int16
+    read = [soundfile.read(manifest.path(item.index), dtype="float32")[0] for item in items]
+    wanted = [
+        speed_perturb(torch.from_numpy(sound), source.speed(item))
+        for sound, item in zip(read, items, strict=True)
+    ]
+    heard = Utterances(batch.tensors, batch.units).played()
+    assert heard.dtype == torch.float32
+    assert torch.equal(heard, pad_sequence(wanted, batch_first=True))
+    assert batch.tensors["samples"].tolist() == [len(sound) for sound in wanted]
+
+
+@pytest.mark.parametrize("subtype", ["PCM_24", "FLOAT"])
+def test_samples_of_more_bits_stay_floats(tmp_path: Path, subtype: str):
+    chapter = tmp_path / "some" / "1" / "2"
+    write_chapter(chapter, {"1-2-0000": ("ONE", 300), "1-2-0001": ("TWO", 400)})
+    (chapter / "1-2-0001.flac").unlink()
+    fine = np.random.default_rng(0).integers(-(2**23), 2**23, 400, dtype=np.int32)
+    exact = (fine / 2**23).astype(np.float32)
+    given = fine << 8 if subtype == "PCM_24" else exact
+    soundfile.write(chapter / "1-2-0001.wav", given, 16000, subtype)
+    tensors = load(UtteranceBatches(Manifest(tmp_path, ["some"]), 0), [0, 1]).tensors
+    assert tensors["sound"].dtype == torch.float32
+    heard = Utterances(tensors, 2).played().numpy()
+    coarse = soundfile.read(chapter / "1-2-0000.flac", dtype="int16")[0]
+    assert np.array_equal(heard[0, :300] * 2**15, coarse)
+    assert np.array_equal(heard[1], exact)
+
+
+def test_silence_is_a_batch_of_one_length():
+    batch = silence(4, 12.0, SPEEDS, 0)
+    assert batch.tensors["samples"].tolist() == [192_000] * 4
+    assert batch.played().shape == (4, 192_000)
+    assert silence(2, 1.5, (), 0).played().shape == (2, 24_000)
 
 
 @pytest.mark.parametrize("kept", [0.6, 0.99])
@@ -180,5 +225,5 @@ def test_real_speech():
     tensors, _, unreadable = load(UtteranceBatches(manifest, 0), list(range(100)))
     assert unreadable == {}
     assert tensors["samples"].tolist() == manifest.samples.tolist()
-    features, _ = log_mel(tensors["sound"], tensors["samples"])
+    features, _ = log_mel(Utterances(tensors, 100).played(), tensors["samples"])
     assert features.isfinite().all()

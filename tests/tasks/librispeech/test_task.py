@@ -16,10 +16,11 @@ import torch
 from tasks.base import Batch, Context, DataProblem, Shard
 from tasks.catalog import task_class
 from tasks.librispeech.alphabet import greedy
+from tasks.librispeech.batches import Utterances
 from tasks.librispeech.features import RATE, log_mel
 from tasks.librispeech.made_up import make_made_up
 from tasks.librispeech.model import JasperOptions
-from tasks.librispeech.task import LibriSpeech, LibriSpeechDataOptions, Utterances
+from tasks.librispeech.task import LibriSpeech, LibriSpeechDataOptions
 from tasks.loading import Loaded
 from tasks.seeding import permutation
 from tasks.streams import Item, padding_waste
@@ -84,7 +85,8 @@ def test_error_rates_are_jiwers(root: Path):
     for batch in task.eval_batches("test-other", Shard()):
         with torch.no_grad():
             counts, _ = task.count(model, batch, None)
-            features = log_mel(batch.tensors["sound"].double(), batch.tensors["samples"])
+            assert isinstance(batch, Utterances)
+            features = log_mel(batch.played().double(), batch.tensors["samples"])
             heard += greedy(*model(*features))
         said += [task._held_out("test-other").text(i) for i in batch.tensors["index"].tolist()]
         totals = {name: totals.get(name, 0.0) + value for name, value in counts.items()}
@@ -205,8 +207,8 @@ def test_padding_takes_part_in_batch_norm(root: Path):
         batch = task._training.__getitems__([Item(0, int(order[0])), Item(0, int(other))])
         assert isinstance(batch, Loaded)
         model = float64_model(task).train()
-        sound, samples = batch.tensors["sound"][:1].double(), batch.tensors["samples"][:1]
-        model(*log_mel(sound, samples))
+        sound = Utterances(batch.tensors, 2).played()
+        model(*log_mel(sound[:1].double(), batch.tensors["samples"][:1]))
         means.append(dict(model.named_buffers()))
     name = next(name for name in means[0] if name.endswith("running_mean"))
     assert not torch.allclose(means[0][name], means[1][name], rtol=1e-3)
