@@ -13,7 +13,7 @@ from scripts.report import main
 from tests.analysis.fakes import raw_record, write_raw
 from tests.analysis.test_report import visible
 
-WRITTEN = ("results/STUDY.md", "results/REPORT.md", "results/report.html")
+WRITTEN: tuple[str, ...] = ("results/STUDY.md", "results/REPORT.md", "results/report.html")
 WRITTEN += ("docs/performance.md", "README.md")
 EXPERIMENT = "imagenet/sgd_100ep"
 
