@@ -71,7 +71,7 @@ class StepResult:
 
 
 @dataclass(frozen=True)
-class _Tally:
+class Tally:
     """A step's [total, weight, stop signals]; a copy on the host is to be read once `ready`."""
 
     values: Tensor
@@ -102,7 +102,7 @@ class Stepper:
         own = optimizer.defaults["lr"]
         self.ratios = [g["lr"] / own if own else 1.0 for g in optimizer.param_groups]
         self.carry: list[Carry] = [None] * plan.accumulation
-        self._previous: _Tally | None = None
+        self._previous: Tally | None = None
         self._scale: float | None = None  # fp16's loss scale as last read
         self._updated = False
         self._data_wait_s = 0.0  # spent waiting for batches, by this process
@@ -120,7 +120,7 @@ class Stepper:
         if stop:
             tally[2].fill_(1.0)
         self.group.sum(tally)
-        values = self._look_at(_Tally(tally, step, position), now=want_norm)
+        values = self._look_at(Tally(tally, step, position), now=want_norm)
         norm = self._prepare_gradients(tally, values, want_norm)
         skipped = self._update()
         return StepResult(tally, norm, units, skipped, values[2] > 0)
@@ -150,7 +150,7 @@ class Stepper:
         self._data_wait_s += waited
         return _sum_in_float64(totals, weights, device), units
 
-    def _look_at(self, tally: _Tally, now: bool) -> list[float]:
+    def _look_at(self, tally: Tally, now: bool) -> list[float]:
         """The tally on the host: on a GPU that of the step before, which need not be waited for."""
         if now or tally.values.device.type == "cpu":
             self.check_last()
@@ -176,7 +176,7 @@ class Stepper:
         waited, self._data_wait_s = self._data_wait_s, 0.0
         return waited
 
-    def _check(self, tally: _Tally) -> list[float]:
+    def _check(self, tally: Tally) -> list[float]:
         """fp16 is left alone: its loss scale may overflow, and the step is then skipped."""
         if tally.ready is not None:
             tally.ready.synchronize()
