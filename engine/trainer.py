@@ -153,7 +153,6 @@ class Trainer:
                     self.folder,
                     config.tracking,
                     run_info(config, plan, self.task, self.module, self.run_id, self.about),
-                    self.at.step,
                     self.log,
                 ),
             )

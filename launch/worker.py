@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from engine.records import (
     DIVERGED,
     FINISHED,
+    PLACES,
     RECORD_FILE,
     ROWS_FILE,
     RunFile,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:  # torch is imported after the signal handlers are in place
     from engine.plan import Plan
     from engine.trainer import FitResult, Trainer
 
-PLACES = ("paths", "cluster", "init_from")  # of a configuration; a record names no path
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 

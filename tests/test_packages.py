@@ -38,7 +38,7 @@ ALLOWED = {
         "analysis.trials",
         "analysis.verdicts",
     ],
-    "analysis": ["engine.records", "engine.files", "engine.formats"],
+    "analysis": ["engine.records", "engine.predictions", "engine.files", "engine.formats"],
     "benchmarks": ["optim", "engine", "tasks", "launch", "analysis"],
     "scripts": ["optim", "engine", "tasks", "launch", "analysis", "benchmarks"],
 }
