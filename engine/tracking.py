@@ -41,6 +41,7 @@ class Ending:
     message: str = ""
     summary: dict[str, Any] = field(default_factory=dict)
     artifacts: tuple[Artifact, ...] = ()
+    tables: tuple[Table, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,15 @@ class Artifact:
     name: str
     kind: str
     paths: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table to show beside the curves, such as predictions."""
+
+    name: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -146,18 +156,16 @@ class Tracker:
                 mirror.finish(ending)
 
 
-def make_mirrors(
-    folder: Path, tracking: Any, info: RunInfo, resume_step: int, log: Log
-) -> list[Mirror]:
+def make_mirrors(folder: Path, tracking: Any, info: RunInfo, log: Log) -> list[Mirror]:
     """What a run's `tracking:` asks for. W&B and TensorBoard are imported only here, when used."""
     mirrors: list[Mirror] = []
     if tracking.wandb != "off":
         from engine.wandb_mirror import WandbMirror, WandbTarget
 
         target = WandbTarget(tracking.wandb, tracking.project, tracking.entity)
-        mirrors.append(WandbMirror(folder, target, info, resume_step, log))
+        mirrors.append(WandbMirror(folder, target, info, log))
     if tracking.tensorboard:
         from engine.tensorboard_mirror import TensorBoardMirror
 
-        mirrors.append(TensorBoardMirror(folder, info, resume_step, log))
+        mirrors.append(TensorBoardMirror(folder, info, log))
     return mirrors

@@ -114,7 +114,6 @@ class Trainer:
                     self.folder,
                     config.tracking,
                     run_info(config, plan, self.task, self.module, self.run_id, self.about),
-                    self.at.step,
                     self.log,
                 ),
                 saved_rows,

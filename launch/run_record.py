@@ -16,6 +16,7 @@ from engine.provenance import describe_environment
 from engine.records import (
     DIVERGED,
     FINISHED,
+    PLACES,
     RECORD_FILE,
     STATUS_FILE,
     RecordError,
@@ -34,8 +35,6 @@ from tasks.base import Task
 
 if TYPE_CHECKING:
     from engine.trainer import Trainer
-
-PLACES = ("paths", "cluster", "init_from")  # of a configuration; a record names no path
 
 
 def keep_record(folder: Path, frozen: RunFile, result: FitResult, trainer: Trainer) -> None:

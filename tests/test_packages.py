@@ -47,7 +47,13 @@ ALLOWED = {
         "analysis.trials",
         "analysis.verdicts",
     ],
-    "analysis": ["engine.records", "engine.rows", "engine.formats", "tasks.files"],
+    "analysis": [
+        "engine.records",
+        "engine.rows",
+        "engine.predictions",
+        "engine.formats",
+        "tasks.files",
+    ],
     "benchmarks": ["optim", "engine", "tasks", "launch", "analysis"],
     "scripts": ["optim", "engine", "tasks", "launch", "analysis", "benchmarks"],
 }

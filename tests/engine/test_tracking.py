@@ -24,9 +24,7 @@ DONE = Ending("finished")
 
 def open_tracker(folder, resume_step=0, log=print, wandb="off", tensorboard=False):
     tracking = TrackingConfig(wandb=wandb, project="novograd", tensorboard=tensorboard)
-    return Tracker(
-        folder, resume_step, log, lambda: make_mirrors(folder, tracking, INFO, resume_step, log)
-    )
+    return Tracker(folder, resume_step, log, lambda: make_mirrors(folder, tracking, INFO, log))
 
 
 def track(folder, steps, resume_step=0, wandb="off", log=print, tensorboard=False):
