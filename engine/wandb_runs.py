@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.plan import Duration
-from engine.records import FINISHED, PLACES, RunRecord, from_json, sort_rows, thin_curves
+from engine.records import FINISHED, PLACES, RunRecord, from_json
+from engine.rows import sort_rows, thin_curves
 
 if TYPE_CHECKING:
     import wandb_workspaces.reports.v2 as reports

@@ -44,7 +44,7 @@ def check_devices(device: str) -> None:
     if device == "cpu":
         return
     if not torch.cuda.is_available():
-        installed = _installed_gpus()
+        installed = installed_gpus()
         if installed and os.environ.get("CUDA_VISIBLE_DEVICES") != "":
             raise ConfigProblem([_unusable(installed)])
         return
@@ -147,7 +147,7 @@ def _first_gpu() -> Gpu:
     return gpu_of() if _is_here() else Gpu("CUDA GPU", (8, 0), 80.0)
 
 
-def _installed_gpus() -> int:
+def installed_gpus() -> int:
     """GPUs that NVIDIA's driver knows, whatever torch thinks of it."""
     return len(list((NVIDIA / "gpus").glob("*")))
 

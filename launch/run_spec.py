@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -66,13 +67,23 @@ def make_run_spec(overrides: list[str], *, need_data: bool = True) -> RunSpec:
     return complete_run_spec(config, origin, need_data=need_data)
 
 
-def read_overrides(overrides: list[str], *, must_exist: bool = True) -> tuple[RunConfig, Origin]:
-    """The validated configuration and its origin; ConfigProblem lists all problems."""
+def read_overrides(
+    overrides: list[str],
+    *,
+    must_exist: bool = True,
+    meanwhile: Callable[[dict[str, Any]], None] | None = None,
+) -> tuple[RunConfig, Origin]:
+    """The validated configuration and its origin; ConfigProblem lists all problems.
+
+    `meanwhile` is called with what was composed without problems, before it is validated.
+    """
     check_packages()
     problems: list[str] = []
     composed = collect(overrides, problems)
     config = None
     if composed is not None:
+        if meanwhile is not None and not problems:
+            meanwhile(composed.raw)
         config = validate(composed.raw, problems, must_exist=must_exist)
     if problems or composed is None or config is None:
         raise ConfigProblem(list(dict.fromkeys(problems)))

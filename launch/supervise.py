@@ -6,7 +6,6 @@ its status; what it decides there the others learn through the rendezvous.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -24,14 +23,14 @@ from engine.records import (
     write_run_file,
     write_status,
 )
-from launch.config_files import ROOT, header_of, text_of
+from launch.config_files import header_of, text_of
 from launch.exit_status import BAD_INPUT, BUSY, EXIT, NO_CHECKPOINT
 from launch.paper_row import paper_row
-from launch.rendezvous import NodeLost, Rendezvous, free_port
+from launch.rendezvous import Node, NodeLost, Rendezvous, free_port
 from launch.run_record import restore_record
 from launch.run_spec import RunSpec
+from launch.standby import start_process, take_standby, worker_environment
 from launch.stop_signals import StopSignals
-from launch.worker import be_killed_with_parent
 
 SECONDS_TO_SHARE = 30.0  # until all nodes must see a file of the first one
 SECONDS_TO_END = 15.0  # for workers after those of another node have failed
@@ -177,35 +176,33 @@ def _conclude(spec: RunSpec, rendezvous: Rendezvous, kind: str, message: str) ->
 def _run_workers(
     spec: RunSpec, rendezvous: Rendezvous, stop_signals: StopSignals, port: int
 ) -> int:
-    """One torchrun, until all its workers have ended; its exit status."""
-    hardware, node = spec.config.hardware, rendezvous.node
-    command = [sys.executable, "-m", "launch.torchrun", "--max-restarts=0"]
-    command.append(f"--nproc-per-node={int(hardware.processes) // hardware.nodes}")
-    command.append("--signals-to-handle=SIGHUP,SIGQUIT")
-    if node.count == 1:
-        command.append("--standalone")
-    else:
-        command += ["--rdzv-backend=static", f"--nnodes={node.count}", f"--node-rank={node.rank}"]
-        command += [f"--master-addr={node.address}", f"--master-port={port}"]
-    command += ["-m", "scripts.train", str(spec.folder)]
-    environment = os.environ | {
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-        "OMP_NUM_THREADS": str(hardware.threads),
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-    }
-    torchrun = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=environment,
-        start_new_session=True,  # Ctrl-C reaches the launcher only, which sends it on in order
-        preexec_fn=be_killed_with_parent,  # and the workers with torchrun
-    )
+    """Until all workers of this node have ended; the exit status of what started them."""
+    torchrun = _start_workers(spec, rendezvous.node, port)
     stop_signals.watch(torchrun)
-    if node.count > 1:
+    if rendezvous.node.count > 1:
         _watch_nodes(torchrun, rendezvous, stop_signals)
     code = torchrun.wait()
     stop_signals.wait_for_workers()
     return code
+
+
+def _start_workers(spec: RunSpec, node: Node, port: int) -> subprocess.Popen[bytes]:
+    """Torchrun, whose death kills the workers; or the worker itself where there is only one."""
+    hardware, folder = spec.config.hardware, spec.folder
+    environment = worker_environment(hardware.threads)
+    if hardware.processes == 1:
+        waiting = take_standby(folder, environment)
+        return waiting or start_process("scripts.train", str(folder), environment=environment)
+    arguments = ["--max-restarts=0", "--signals-to-handle=SIGHUP,SIGQUIT"]
+    arguments.append(f"--nproc-per-node={int(hardware.processes) // hardware.nodes}")
+    if node.count == 1:
+        arguments.append("--standalone")
+    else:
+        arguments += ["--rdzv-backend=static", f"--nnodes={node.count}", f"--node-rank={node.rank}"]
+        arguments += [f"--master-addr={node.address}", f"--master-port={port}"]
+    arguments += ["-m", "scripts.train", str(folder)]
+    environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    return start_process("launch.torchrun", *arguments, environment=environment)
 
 
 def _watch_nodes(

@@ -5,9 +5,10 @@
     python -m scripts.launch -m experiment=wmt14/adam,wmt14/novograd seed=range(3)
 
 Composes and validates the configuration, plans, freezes `outputs/<run id>/run.yaml`, starts the
-workers with torchrun and waits for them. Rerun the same command to resume. With `cluster=slurm` the
-run is submitted instead. With `hardware.nodes=2` run the same command on each node, with NODE_RANK
-(from 0), MASTER_ADDR and MASTER_PORT in its environment. -m is `python -m scripts.sweep`.
+workers (several with torchrun) and waits for them. Rerun the same command to resume. With
+`cluster=slurm` the run is submitted instead. With `hardware.nodes=2` run the same command on each
+node, with NODE_RANK (from 0), MASTER_ADDR and MASTER_PORT in its environment. -m is
+`python -m scripts.sweep`.
 
 Exit status: 0 finished · 1 failed · 2 bad configuration, data or folder · 3 no usable checkpoint ·
 4 another process runs this run · 5 diverged · 75 stopped on request, rerun to resume.
@@ -25,6 +26,7 @@ from launch.exit_status import BAD_INPUT
 from launch.rendezvous import Node
 from launch.run_spec import complete_run_spec, describe, read_overrides
 from launch.show_config import add_config_flags, shown_config
+from launch.standby import discard_standby, start_standby
 from launch.start import launch
 from tasks.base import DataProblem
 
@@ -46,18 +48,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if shown := shown_config(options):
             print(shown)
             return 0
-        config, origin = read_overrides(options.overrides)
-        if config.cluster.kind == "slurm":
-            from launch.slurm import submit
-
-            spec = complete_run_spec(config, origin)
-            print(describe(spec), flush=True)
-            submit([spec], config.cluster)
-            return 0
-        node = Node.from_environment(config.hardware.nodes)
+        return run(options.overrides)
     except (ConfigProblem, DataProblem) as problem:
         print(problem, file=sys.stderr)
         return BAD_INPUT
+    finally:
+        discard_standby()
+
+
+def run(overrides: list[str]) -> int:
+    """Runs or submits; ConfigProblem or DataProblem if it can't."""
+    config, origin = read_overrides(overrides, meanwhile=start_standby)
+    if config.cluster.kind == "slurm":
+        from launch.slurm import submit
+
+        spec = complete_run_spec(config, origin)
+        print(describe(spec), flush=True)
+        submit([spec], config.cluster)
+        return 0
+    node = Node.from_environment(config.hardware.nodes)
     return launch(config, origin, node)
 
 

@@ -1,4 +1,4 @@
-"""Is one worker of a run, started by torchrun.
+"""Is one worker of a run, started by the launcher.
 
     python -m scripts.train outputs/imagenet/RUN
 
@@ -12,13 +12,23 @@ from pathlib import Path
 
 from launch.command_line import CommandLine
 from launch.worker import run_worker
+from tasks.catalog import TASKS
 
 
 def main() -> int:
     """0 for an orderly end, also of a failed run; 1 for a crash."""
     parser = CommandLine("train", __doc__)
-    parser.add_argument("folder", type=Path, help="of a run, with its run.yaml")
-    return run_worker(parser.read().folder)
+    parser.add_argument("folder", type=Path, nargs="?", help="of a run, with its run.yaml")
+    what = "import what a worker of this task needs, then read the folder from the standard input"
+    parser.add_argument("--standby", metavar="TASK", choices=TASKS, help=what)
+    options = parser.read()
+    if (options.folder is None) == (options.standby is None):
+        parser.error("give the folder of a run")
+    if options.standby is None:
+        return run_worker(options.folder)
+    from launch.standby import wait_for_folder
+
+    return run_worker(wait_for_folder(options.standby))
 
 
 if __name__ == "__main__":
