@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,11 @@ from tests.engine.toy import make_trainer, run_world, toy_config
 
 
 def test_structures_stay_what_they_are() -> None:
-    state = {"a": [torch.ones(2), (1, torch.zeros(1))], "b": None, "betas": (0.9, 0.5)}
+    state: dict[str, Any] = {
+        "a": [torch.ones(2), (1, torch.zeros(1))],
+        "b": None,
+        "betas": (0.9, 0.5),
+    }
     copied = map_tensors(lambda t: t + 1, state)
     assert copied["betas"] == (0.9, 0.5)
     assert copied["a"][1][0] == 1
