@@ -73,6 +73,10 @@ test-slow: setup ## the studies that the default tests leave out: many random ki
 test-cluster: setup ## runs as jobs of a real Slurm on this machine, installed where root and apt can
 	@OMP_NUM_THREADS=1 $(RUN) -m pytest -m cluster tests/cluster
 
+.PHONY: test-faults
+test-faults: setup ## attack the suite from outside and count what it survives, 20 minutes (ARGS=--quick)
+	@OMP_NUM_THREADS=1 $(RUN) -m tests.faults $(ARGS)
+
 .PHONY: smoke
 smoke: setup ## one experiment from command to record on made-up data, in seconds
 	@$(RUN) -m scripts.launch experiment=imagenet/novograd_100ep scale=smoke
