@@ -20,12 +20,14 @@ Damage = Callable[[Path, Site], None]
 def stopped_run(site: Site) -> Path:
     """A run that was stopped after some checkpoints; made once."""
     kept = site.workshop.folder / "stopped"
-    if not kept.exists():
-        launched = site.launch()
-        launched.until(lambda: site.step() >= 15)
-        launched.send(signal.SIGTERM)
-        site.expect_exit(launched, 75)
-        shutil.copytree(site.outputs, kept)
+    with site.workshop.once("stopped"):
+        if not kept.exists():
+            launched = site.launch()
+            launched.until(lambda: site.step() >= 15)
+            launched.send(signal.SIGTERM)
+            if launched.wait() != 75:
+                raise RuntimeError(f"a run could not be stopped: {launched.output}")
+            shutil.copytree(site.outputs, kept)
     return kept
 
 

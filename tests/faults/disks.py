@@ -75,7 +75,7 @@ def train(site: Site) -> Launched:
 
 
 def expect_no_space_left(site: Site, launched: Launched, filler: Path, leave: int) -> None:
-    end = time.monotonic() + 90
+    end = time.monotonic() + 90 * site.workshop.patience
     while launched.is_running:
         fill(filler, leave)  # what is removed must not make room
         time.sleep(0.05)

@@ -67,16 +67,16 @@ def fault(
     return enter
 
 
-def try_fault(
-    fault: Fault, workshop: Workshop, tries: int, seed: int, log: Callable[[Attempt], None]
-) -> Outcome:
+def try_fault(fault: Fault, workshop: Workshop, tries: int, seed: int) -> Outcome:
     """All attempts of one fault; whatever happens, nothing of it is left."""
     outcome, began = Outcome(fault), time.monotonic()
-    site = Site(fault.name, workshop, seed, fault.limit_s, log)
+    site = Site(fault.name, workshop, seed, fault.limit_s)
     try:
         fault.attack(site, tries)
     except Skipped as reason:
         outcome.skipped = str(reason)
+    except Exception as problem:  # of the attack itself: what was to be tried was not
+        site.attempts.append(Attempt("the attack", f"{type(problem).__name__}: {problem}"))
     finally:
         site.close()
     outcome.attempts, outcome.seconds = site.attempts, time.monotonic() - began

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import random
 import shutil
@@ -12,8 +14,10 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+
+from filelock import FileLock
 
 from engine.records import Status, read_status
 from launch.worker import be_killed_with_parent
@@ -22,7 +26,7 @@ from tests.faults.verdict import Reference
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(__file__).with_name("shim.c")
 EXPERIMENT = "experiment=imagenet/novograd_100ep"
-STEPS = 60
+STEPS = 40
 # Rows, checkpoints and evaluations come often, so that a random moment is often one of them.
 RUN = (
     "scale=smoke",
@@ -34,6 +38,7 @@ RUN = (
     "tracking.log_every='5 steps'",
 )
 ENDLESS = "budget='100000 steps'"
+EXPECTED_S = 15.0  # of an undisturbed run
 MARK = "NOVOGRAD_FAULT"  # in the environment of all that a site starts
 
 
@@ -63,22 +68,39 @@ class Attempt:
     problem: str = ""
 
 
-@dataclass
 class Workshop:
-    """What all sites share: data, undisturbed runs, the library that disturbs system calls."""
+    """What all sites share, also in other processes: data, undisturbed runs, the shim."""
 
-    folder: Path
-    references: dict[tuple[str, ...], Reference] = field(default_factory=dict)
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._references: dict[tuple[str, ...], Reference] = {}
 
     @property
     def data(self) -> Path:
         return self.folder / "data"
 
+    @property
+    def patience(self) -> float:
+        """How much slower than expected this machine is now; time limits are multiplied with it."""
+        seconds = [float(path.read_text()) for path in self.folder.glob("seconds-*")]
+        return max(1.0, min(seconds, default=EXPECTED_S) / EXPECTED_S)
+
+    def once(self, name: str) -> FileLock:
+        """Held by the process that makes what all share."""
+        return FileLock(self.folder / f"{name}.lock")
+
+    def log(self, site: str, attempt: Attempt) -> None:
+        """For who watches all sites."""
+        with (self.folder / "attempts.jsonl").open("a") as file:
+            file.write(json.dumps([site, attempt.note, attempt.problem]) + "\n")
+
     def shim(self) -> Path:
         """The compiled shim.c; Skipped without a compiler."""
         library = self.folder / "shim.so"
         compiler = shutil.which("cc") or shutil.which("gcc")
-        if not library.exists():
+        with self.once("shim"):
+            if library.exists():
+                return library
             if compiler is None:
                 raise Skipped("no C compiler")
             build = [compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(SOURCE), "-ldl"]
@@ -87,12 +109,28 @@ class Workshop:
                 raise Skipped(f"the shim can't be compiled: {done.stderr.strip()[:200]}")
         return library
 
+    def reference(self, words: tuple[str, ...], make: Callable[[Path], None]) -> Reference:
+        """An undisturbed run with these overrides; `make` runs it, into a folder."""
+        if words not in self._references:
+            mark = hashlib.sha256(json.dumps(words).encode()).hexdigest()[:8]
+            folder, seconds = self.folder / f"reference-{mark}", self.folder / f"seconds-{mark}"
+            with self.once(f"reference-{mark}"):
+                if not seconds.exists():
+                    began = time.monotonic()
+                    make(folder)
+                    seconds.write_text(str(time.monotonic() - began))
+            (run,) = (path.parent for path in folder.glob("*/*/run.yaml"))
+            self._references[words] = Reference(run, float(seconds.read_text()))
+        return self._references[words]
+
 
 class Launched:
     """A command in a process of its own, its output in a file."""
 
-    def __init__(self, process: subprocess.Popen[bytes], output: Path) -> None:
-        self.process, self._output = process, output
+    def __init__(
+        self, process: subprocess.Popen[bytes], output: Path, patience: float = 1.0
+    ) -> None:
+        self.process, self._output, self._patience = process, output, patience
         self.pid = process.pid
 
     @property
@@ -108,6 +146,7 @@ class Launched:
             self.process.send_signal(number)
 
     def wait(self, limit: float = 120.0) -> int:
+        limit = round(limit * self._patience)
         try:
             return self.process.wait(limit)
         except subprocess.TimeoutExpired:
@@ -115,6 +154,7 @@ class Launched:
 
     def until(self, condition: Callable[[], object], limit: float = 90.0) -> bool:
         """Waits for a condition; False if the command ends before."""
+        limit = round(limit * self._patience)
         end = time.monotonic() + limit
         while time.monotonic() < end:
             if condition():
@@ -131,15 +171,8 @@ class Launched:
 class Site:
     """The place of one fault; everything that is started here carries its mark."""
 
-    def __init__(
-        self,
-        name: str,
-        workshop: Workshop,
-        seed: int,
-        limit_s: float,
-        log: Callable[[Attempt], None] = lambda attempt: None,
-    ) -> None:
-        self.name, self.workshop, self.limit_s, self._log = name, workshop, limit_s, log
+    def __init__(self, name: str, workshop: Workshop, seed: int, limit_s: float) -> None:
+        self.name, self.workshop, self.limit_s = name, workshop, limit_s
         self.random = random.Random(f"{seed}/{name}")
         self.folder = workshop.folder / name
         self.folder.mkdir(parents=True)
@@ -161,8 +194,9 @@ class Site:
         def ring(*_: object) -> None:
             raise TimeUp
 
+        limit = round(self.limit_s * self.workshop.patience)
         before = signal.signal(signal.SIGALRM, ring)
-        signal.setitimer(signal.ITIMER_REAL, self.limit_s)
+        signal.setitimer(signal.ITIMER_REAL, limit)
         try:
             yield
             if not goes_on:
@@ -170,7 +204,7 @@ class Site:
         except NotSurvived as problem:
             attempt.problem = str(problem)
         except TimeUp:
-            attempt.problem = f"not over after {self.limit_s:g} s"
+            attempt.problem = f"not over after {limit} s"
         except (OSError, ValueError, subprocess.SubprocessError) as problem:
             attempt.problem = f"{type(problem).__name__}: {problem}"
         finally:
@@ -179,7 +213,7 @@ class Site:
         if not goes_on:
             self.kill_all()
         self.attempts.append(attempt)
-        self._log(attempt)
+        self.workshop.log(self.name, attempt)
 
     def at_the_end(self, undo: Callable[[], object]) -> None:
         """What the site must undo, such as a mount; the last first."""
@@ -209,7 +243,7 @@ class Site:
 
     def expect_no_process(self, limit: float = 5.0) -> None:
         """Nobody outlives a command, at most for some seconds."""
-        end = time.monotonic() + limit
+        end = time.monotonic() + limit * self.workshop.patience
         while left := self.processes():
             if time.monotonic() > end:
                 raise NotSurvived(f"processes live on: {'; '.join(map(command_line, left))}")
@@ -252,7 +286,7 @@ class Site:
                 process_group=0,
                 preexec_fn=be_killed_with_parent,
             )
-        return Launched(process, file)
+        return Launched(process, file, self.workshop.patience)
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         cache = {"XDG_CACHE_HOME": str(self.workshop.folder / "cache"), "OMP_NUM_THREADS": "1"}
@@ -327,16 +361,13 @@ class Site:
 
     def reference(self, *words: str) -> Reference:
         """An undisturbed run, made once for all faults."""
-        references = self.workshop.references
-        if words not in references:
-            folder = self.workshop.folder / f"reference-{len(references)}"
-            began = time.monotonic()
-            launched = self.start(self.command(*words, outputs=folder))
+
+        def make(outputs: Path) -> None:
+            launched = self.start(self.command(*words, outputs=outputs))
             if launched.wait(300) != 0:
                 raise RuntimeError(f"an undisturbed run failed: {launched.output}")
-            (run,) = (path.parent for path in folder.glob("*/*/run.yaml"))
-            references[words] = Reference(run, time.monotonic() - began)
-        return references[words]
+
+        return self.workshop.reference(words, make)
 
     def expect_as(self, reference: Reference, *, rows: bool = True) -> None:
         """The run here ended as the undisturbed one."""

@@ -27,7 +27,7 @@ def test_the_page_shows_the_figures_of_the_record():
 
 def attempt(attack, tmp_path):
     fault = Fault("a-fault", "what", "promise", attack, 1, 1, limit_s=5)
-    return try_fault(fault, Workshop(tmp_path), 1, 0, lambda attempt: None)
+    return try_fault(fault, Workshop(tmp_path), 1, 0)
 
 
 def test_problems_are_counted_and_shown(tmp_path):
