@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from engine.records import read_json
-from tests.faults.__main__ import FAULTS, main
+from tests.faults.attack import FAULTS, main
 from tests.faults.matrix import Fault, record_of, try_fault
 from tests.faults.page import PAGE, RECORD, render, with_figures
 from tests.faults.site import Site, Skipped, Workshop, expect
