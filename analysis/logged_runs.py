@@ -12,17 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from analysis.curves import Curve, curve
-from engine.records import (
-    FINISHED,
-    ROWS_FILE,
-    RUN_FILE,
-    RecordError,
-    Row,
-    read_rows,
-    read_run_file,
-    read_status,
-    sort_rows,
-)
+from engine.records import FINISHED, RUN_FILE, RecordError, read_run_file, read_status
+from engine.rows import ROWS_FILE, Row, read_rows, sort_rows
 
 SAME = ("task", "scale", "data")  # what the runs of a comparison must agree in
 

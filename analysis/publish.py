@@ -11,7 +11,6 @@ from pathlib import Path
 
 from analysis.reproduction import differences
 from analysis.trials import read_trials, to_csv
-from engine.files import write_atomically
 from engine.records import (
     FINISHED,
     RECORD_FILE,
@@ -21,6 +20,7 @@ from engine.records import (
     read_records,
     write_record,
 )
+from tasks.files import write_atomically
 
 OWN_TRIALS = Path("study", "trials.csv")  # below outputs/
 SCALES = ("paper", "mini")  # a smoke run only shows that something runs

@@ -14,8 +14,8 @@ from analysis.paper import read_paper
 from analysis.report import build
 from analysis.study_page import read_remarks, study_files
 from analysis.trials import TrialResult, read_trials
-from engine.files import write_atomically
 from engine.records import RunRecord, read_own_records, read_records
+from tasks.files import write_atomically
 
 
 def tracked_files(root: Path, current: AbstractSet[str]) -> dict[Path, str]:

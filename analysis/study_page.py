@@ -22,8 +22,8 @@ from analysis.questions import data_sets
 from analysis.tables import numbers_table
 from analysis.templating import Markdown, render_markdown
 from analysis.trials import DECAY, DIVERGED, HEADLINE, RATES, TrialResult, read_trials, tune
-from engine.files import write_atomically
 from engine.records import RunRecord
+from tasks.files import write_atomically
 
 # By the split that tuning sees: the one that it does not, where the data has one.
 TEST_SPLITS = {"val": "test", "valid": "test", "dev-clean": "test-clean"}

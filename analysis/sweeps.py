@@ -17,7 +17,7 @@ from analysis.sensitivity import Sensitivity, sensitivity
 from analysis.statistics import WITHIN
 from analysis.tables import text_table
 from analysis.trials import DIVERGED, TrialResult
-from engine.files import write_atomically
+from tasks.files import write_atomically
 
 
 @dataclass(frozen=True)

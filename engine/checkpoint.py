@@ -9,34 +9,25 @@ a checkpoint without a manifest does not exist. `best.pt` is a hard link to the 
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
-import pickle
 import re
 import shutil
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from io import BufferedReader
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
-import torch
-from torch import Tensor, nn
+from engine.checkpoint_files import DamagedError, Manifest, bytes_needed, read_state, write_state
+from tasks.files import sync, write_atomically
 
-FORMAT = 1
 PAUSES = (0.1, 0.5, 2.0)  # seconds before each further attempt to save
 LISTED = 20  # lines of differing settings in a message
-# Bytes of the archive beside the tensors' own: for each of them, and once.
-PER_TENSOR, ONCE = 1 << 10, 1 << 16
-# States of these in dicts, lists and tuples are read back without executing code from a file.
-PLAIN = {type(None), bool, int, float, str, bytes, torch.dtype, torch.device, torch.Size}
 DATA = re.compile(r"(step-\d{8,}|best)\.pt")
 NOTE = re.compile(r"step-\d{8,}\.json")
-TEMPORARY = re.compile(r"(step-\d{8,}|best)\.(pt|json)\.tmp")
+TEMPORARY = re.compile(r"(step-\d{8,}|best)\.(pt|json)\.tmp|\.(step-\d{8,}|best)\.json\.\d+\.tmp")
 
 
 class CheckpointError(Exception):
@@ -47,10 +38,6 @@ class CannotSaveError(CheckpointError):
     """A full disk or a broken one; what was saved before is there."""
 
 
-class DamagedError(Exception):
-    """What is wrong with one checkpoint."""
-
-
 @dataclass(frozen=True)
 class Loaded:
     """A checkpoint that was found whole, its tensors in the CPU's memory."""
@@ -58,54 +45,6 @@ class Loaded:
     step: int
     state: dict[str, Any]
     path: Path
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """What a data file must be.
-
-    While one data file takes the place of another of the same name, the manifest describes the new
-    one and in `replaces` the old ones, so that there is no moment at which nothing is valid.
-    """
-
-    step: int
-    size: int
-    sha256: str
-    fingerprint: str
-    settings: dict[str, Any]
-    replaces: Sequence[Sequence[Any]] = ()
-    format: int = FORMAT
-
-    @classmethod
-    def read(cls, path: Path) -> Manifest:
-        try:
-            content = json.loads(path.read_bytes())
-            if content.pop("checksum") != _checksum(content):
-                raise DamagedError(f"its manifest {path.name} was changed")
-            if (version := content["format"]) != FORMAT:
-                raise DamagedError(f"it has format {version}, and format {FORMAT} can be read")
-            return cls(**content)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise DamagedError(f"its manifest {path.name} is unreadable ({error})") from None
-
-    def encode(self) -> bytes:
-        content = asdict(self)
-        return json.dumps(content | {"checksum": _checksum(content)}, indent=1).encode()
-
-    def described(self) -> list[Sequence[Any]]:
-        """The files that fit: step, size and SHA-256 of each."""
-        return [(self.step, self.size, self.sha256), *self.replaces]
-
-    def step_of(self, file: BufferedReader) -> int:
-        """The step of a file that fits, bit for bit."""
-        actual = os.fstat(file.fileno()).st_size
-        if all(actual != size for _, size, _ in self.described()):
-            raise DamagedError(f"it has {actual:,} bytes instead of {self.size:,}")
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-        for step, size, sha256 in self.described():
-            if (size, sha256) == (actual, digest):
-                return int(step)
-        raise DamagedError("its SHA-256 is not the one in the manifest: bytes were changed")
 
 
 class CheckpointStore:
@@ -176,13 +115,13 @@ class CheckpointStore:
 
     def _save_once(self, step: int, state: dict[str, Any], needed: int, best: bool) -> Path:
         self._folder.mkdir(parents=True, exist_ok=True)
-        _sync(self._folder.parent)
+        sync(self._folder.parent)
         self._remove_leftovers()
         if shutil.disk_usage(self._folder).free < needed:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         temporary = self._folder / f"{_stem(step)}.pt.tmp"
         try:
-            size, digest = _write_state(temporary, state)
+            size, digest = write_state(temporary, state)
             manifest = Manifest(step, size, digest, self._fingerprint, self._settings)
             # First the best: a run that is killed in between comes to this step and saves it again.
             if best:
@@ -201,10 +140,10 @@ class CheckpointStore:
         data, note = self._folder / f"{stem}.pt", self._folder / f"{stem}.json"
         with suppress(DamagedError):
             older = Manifest.read(note).described()
-            _write_whole(note, replace(manifest, replaces=older).encode())
+            write_atomically(note, replace(manifest, replaces=older).encode())
         temporary.replace(data)
-        _sync(self._folder)
-        _write_whole(note, manifest.encode())
+        sync(self._folder)
+        write_atomically(note, manifest.encode())
         return data
 
     def _prune(self, saved: str) -> None:
@@ -280,109 +219,13 @@ class CheckpointStore:
         return "\n".join([head, *(lines or ["  no setting that is known here differs"])])
 
 
-def bytes_needed(state: dict[str, Any]) -> int:
-    """About the size of a checkpoint; TypeError if it could not be read back."""
-    storages = {}
-    for tensor in _tensors(state, "state"):
-        storage = tensor.untyped_storage()  # saved whole and once, however many tensors share it
-        storages[storage.device, storage.data_ptr()] = storage.nbytes()
-    return sum(storages.values()) + PER_TENSOR * len(storages) + ONCE
-
-
-def _tensors(value: Any, where: str) -> Iterator[Tensor]:
-    kind = type(value)  # exactly: numpy's float64 is a float, and is refused when loading
-    if kind in (Tensor, nn.Parameter):
-        yield value
-    elif kind in (dict, OrderedDict):
-        for key, item in value.items():
-            yield from _tensors(key, f"a key of {where}")
-            yield from _tensors(item, f"{where}[{key!r}]")
-    elif kind in (list, tuple):
-        for index, item in enumerate(value):
-            yield from _tensors(item, f"{where}[{index}]")
-    elif kind not in PLAIN:
-        name = f"{kind.__module__}.{kind.__qualname__}"
-        raise TypeError(f"{where} is a {name}: a checkpoint holds tensors and plain values only")
-
-
-class _HashingFile:
-    """What torch.save writes into: it only appends, so that the hash needs no second pass."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self.flush, self.sha256 = file, file.flush, hashlib.sha256()
-        self.error: OSError | None = None
-
-    def write(self, data: memoryview) -> int:
-        try:
-            self._file.write(data)
-        except OSError as error:
-            self.error = self.error or error  # torch turns it into "unexpected pos"
-            raise
-        self.sha256.update(data)
-        return len(data)
-
-
-def _write_state(path: Path, state: dict[str, Any]) -> tuple[int, str]:
-    """Size and SHA-256 of what is then on the disk."""
-    with path.open("wb") as file:
-        hashing = _HashingFile(file)
-        try:
-            torch.save(state, cast(BinaryIO, hashing))
-        except RuntimeError:
-            if hashing.error is not None:
-                raise hashing.error from None
-            raise
-        file.flush()
-        os.fsync(file.fileno())
-        return file.tell(), hashing.sha256.hexdigest()
-
-
-def read_state(file: BufferedReader) -> dict[str, Any]:
-    """A state from a file that is what was written; runs nothing that the file asks for."""
-    try:
-        state = torch.load(file, map_location="cpu", weights_only=True, mmap=False)
-    except (OSError, MemoryError):
-        raise
-    except pickle.UnpicklingError as error:
-        wanted = re.search(r"GLOBAL (\S+)", str(error))
-        what = f"it asks to run {wanted[1]}" if wanted else "it holds more than a state"
-        raise DamagedError(f"refused: {what}") from None
-    except Exception as error:
-        reason = (str(error).splitlines() or [repr(error)])[0]
-        raise DamagedError(f"it can't be loaded ({reason})") from None
-    if not isinstance(state, dict):
-        raise DamagedError(f"it holds a {type(state).__name__}, not a state")
-    return state
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    """A file that is there with all of its content, or as it was before."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(content)
-    _sync(temporary)
-    temporary.replace(path)
-    _sync(path.parent)
-
-
 def _link(source: Path, target: Path) -> Path:
     try:
         target.hardlink_to(source)
     except OSError:  # the file system has none
         shutil.copyfile(source, target)
-        _sync(target)
+        sync(target)
     return target
-
-
-def _sync(path: Path) -> None:
-    """Has on the disk what a file holds, or the names that were given in a folder."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # some network file systems can't, for folders
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def _manifests(names: set[str]) -> list[str]:
@@ -393,10 +236,6 @@ def _manifests(names: set[str]) -> list[str]:
 def _without_manifest(names: set[str]) -> list[str]:
     found = [DATA.fullmatch(name) for name in sorted(names)]
     return [data[0] for data in found if data and f"{data[1]}.json" not in names]
-
-
-def _checksum(content: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _stem(step: int) -> str:

@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from engine.checkpoint import DamagedError, Loaded, Manifest, read_state
+from engine.checkpoint import Loaded
+from engine.checkpoint_files import DamagedError, Manifest, read_state
 from engine.config import ConfigProblem, HardwareConfig, read_config, recipe_fingerprint
 from engine.export import CONFIG_FILE, WEIGHTS_FILE, DamagedExport, read_export
-from engine.files import write_atomically
 from engine.precision import parameter_dtype
 from engine.records import RUN_FILE, RecordError, read_run_file
 from tasks.base import DataProblem, Task
+from tasks.files import write_atomically
 
 LAST, BEST, EXPORT = "last", "best", "export"
 MODEL_FILES = "model_files"  # folder of a run: its classes or vocabulary, see Task.model_files

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from engine.files import write_atomically
 from engine.records import to_json
+from tasks.files import write_atomically
 
 KEPT = 50  # of each split of a final evaluation
 

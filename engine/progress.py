@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from types import TracebackType
 from typing import TextIO
 
 from rich import progress as bars
@@ -15,9 +12,10 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from engine.formats import format_duration
+from tasks.bars import BarOrLines
 
 
-class Progress:
+class Progress(BarOrLines):
     """Shows where a run is, what it last reported, and how long it will still take.
 
     `unit` is what the throughput counts ("image"). A value that an update does not give keeps
@@ -35,34 +33,18 @@ class Progress:
         interval: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(stream, lambda terminal: _make_bar(terminal, clock))
         self._total = total_steps
         self._units = unit if unit.endswith("s") else f"{unit}s"
-        self._stream = sys.stderr if stream is None else stream
         self._interval = interval
         self._clock = clock
         self._shown: dict[str, str] = {}
         self._first: tuple[float, int] | None = None  # time and step of the first update
         self._printed: tuple[float, int] | None = None  # of the last line in a log
-        self._bar: bars.Progress | None = None
-        if self._stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown"):
-            self._bar = _make_bar(self._stream, clock)
+        if self._bar is not None:
             self._task = self._bar.add_task(
                 description, total=total_steps, completed=start_step, values="", left="-:--"
             )
-
-    def __enter__(self) -> Progress:
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
 
     def update(
         self,
@@ -87,14 +69,8 @@ class Progress:
             self._bar.update(self._task, completed=step, values=values, left=left or "-:--")
         elif self._is_due(step):
             where = f"step {step}/{self._total} ({100 * step // max(self._total, 1)} %)"
-            self._write("  ".join([where, *shown, *([f"{left} left"] if left else []), note or ""]))
-
-    def message(self, text: str) -> None:
-        """A line of its own, above the bar."""
-        if self._bar is not None:
-            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
-        else:
-            self._write(text)
+            line = [where, *shown, *([f"{left} left"] if left else []), note or ""]
+            self.write_line("  ".join(line).rstrip())
 
     def _is_due(self, step: int) -> bool:
         now = self._clock()
@@ -117,10 +93,6 @@ class Progress:
         if step == first_step:
             return None
         return format_duration((now - since) / (step - first_step) * (self._total - step))
-
-    def _write(self, line: str) -> None:
-        with suppress(OSError):  # a reader that has gone away must not end the training
-            print(line.rstrip(), file=self._stream, flush=True)
 
 
 class _Bar(bars.Progress):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from engine.records import ROWS_FILE, read_rows
+from engine.rows import ROWS_FILE, read_rows
 from engine.tracking import Ending, Log, Row, RunInfo
 
 AXES = ("step", "epoch", "units", "wall_s")  # of a row; what is not drawn against itself

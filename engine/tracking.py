@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from engine.files import write_atomically
-from engine.records import ROWS_FILE, encode_row, read_intact_rows
+from engine.rows import ROWS_FILE, encode_row, read_intact_rows
+from tasks.files import write_atomically
 
 Row = Mapping[str, float | int]
 Log = Callable[[str], None]

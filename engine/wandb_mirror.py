@@ -16,9 +16,9 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from engine.config import WANDB_MODES
-from engine.files import write_atomically
-from engine.records import ROWS_FILE, read_rows
+from engine.rows import ROWS_FILE, read_rows
 from engine.tracking import Artifact, Ending, Log, Row, RunInfo
+from tasks.files import write_atomically
 
 if TYPE_CHECKING:
     from wandb import Run

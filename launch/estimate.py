@@ -11,7 +11,8 @@ from statistics import median
 from typing import Any
 
 from engine.formats import format_time
-from engine.records import FINISHED, ROWS_FILE, RowTail, RunRecord
+from engine.records import FINISHED, RunRecord
+from engine.rows import ROWS_FILE, RowTail
 from launch.cost import NotCountable, count_cost
 from launch.gpu_estimate import sustained_tflops
 from launch.run_spec import RunSpec

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from engine.config import ConfigProblem, HardwareConfig
-from engine.records import ROWS_FILE, Row, RowTail
+from engine.rows import ROWS_FILE, Row, RowTail
 from launch import hardware as machine
 from launch.compose import ROOT
 from launch.display import Display

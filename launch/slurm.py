@@ -23,7 +23,6 @@ from submitit import SlurmExecutor
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 
 from engine.config import ClusterConfig, ConfigProblem, RunConfig, read_config
-from engine.files import write_atomically
 from engine.lock import RunFolderBusy, hold_run_folder
 from engine.records import read_status
 from launch.exit_status import PREEMPTED
@@ -31,6 +30,7 @@ from launch.hardware import gpus_per_node
 from launch.rendezvous import Node
 from launch.run_spec import RunSpec
 from launch.start import launch
+from tasks.files import write_atomically
 
 JOB = "job.json"  # in a run's folder: the job that it was submitted as
 USUAL_WORKERS = 8  # loader processes of a GPU for which cores are requested

@@ -13,12 +13,12 @@ from pathlib import Path
 from analysis.folders import RUNS, STUDIES
 from analysis.trials import MISSING, Trial, TrialResult, Tuned, best_result, read_trials, to_csv
 from engine.config import ConfigProblem
-from engine.files import write_atomically
 from engine.records import RunRecord, read_own_records, read_records
 from launch.run_spec import make_run_spec
 from launch.study import PointOptions, StudyPlan, three_digits
 from launch.sweep_state import ResultOf, RunEnd, SweepState
 from tasks.base import DataProblem
+from tasks.files import write_atomically
 
 Grids = Mapping[str, list[float]]  # values by optimizer
 

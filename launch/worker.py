@@ -22,17 +22,14 @@ from engine.records import (
     DIVERGED,
     FINISHED,
     RECORD_FILE,
-    ROWS_FILE,
     RunFile,
     RunRecord,
     read_json,
-    read_rows,
     read_run_file,
-    sort_rows,
-    thin_curves,
     write_record,
     write_status,
 )
+from engine.rows import ROWS_FILE, read_rows, sort_rows, thin_curves
 
 if TYPE_CHECKING:  # torch is imported after the signal handlers are in place
     from engine.plan import Plan

@@ -20,8 +20,8 @@ from analysis.curves import AXES
 from analysis.logged_runs import CompareProblem, common_task, make_groups, select_runs, with_rows
 from engine import wandb_runs
 from engine.config import SCALES
-from engine.files import write_atomically
 from tasks.catalog import TASKS, task_class
+from tasks.files import write_atomically
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

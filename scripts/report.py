@@ -17,10 +17,10 @@ from pathlib import Path
 
 from analysis.report_files import recipes_in, tracked_files, write_own_page
 from engine.config import ConfigProblem
-from engine.files import write_atomically
 from engine.records import read_records
 from launch.compose import ROOT
 from launch.fingerprints import recipe_fingerprints
+from tasks.files import write_atomically
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tasks.files import sync, write_atomically
 from tasks.making import Say, alone
 
 MADE = "made.json"
@@ -105,28 +105,3 @@ def state_of(*files: Path) -> list[list[Any]]:
         status = file.stat()
         found.append([str(file.absolute()), status.st_size, status.st_mtime_ns])
     return found
-
-
-def sync(path: Path) -> None:
-    """A file or a folder is on the disk afterwards."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """The old file or the new one, never half of it, also after a power failure."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync(path.parent)

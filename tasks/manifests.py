@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from tasks.caches import write_atomically
+from tasks.files import write_atomically
 from tasks.making import cache_folder
 
 MANIFEST = "manifest.json"

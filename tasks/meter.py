@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import timedelta
-from types import TracebackType
 from typing import TextIO
 
 from rich import progress as bars
 from rich.console import Console
 from rich.filesize import decimal
 
+from tasks.bars import BarOrLines
+
 INTERVAL = 10.0  # seconds between two lines of a log
 REDRAW = 0.1  # seconds between two changes of the bar
 
 
-class Meter:
+class Meter(BarOrLines):
     """A report(what, done, total) in bytes: a bar on a terminal, a line now and then in a log.
 
     In a log each thing that is done has a first line, a last one, and one every ten seconds.
@@ -28,37 +27,11 @@ class Meter:
     def __init__(
         self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._stream = sys.stderr if stream is None else stream
+        super().__init__(stream, _make_bar)
         self._clock = clock
         self._what = ""
         self._began = (0.0, 0)  # time and bytes at the first report of what is being done
         self._shown = (0.0, -1)  # of the last one that was shown
-        self._bar: bars.Progress | None = None
-        if self._stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown"):
-            self._bar = bars.Progress(
-                bars.TextColumn("{task.description}", markup=False),
-                bars.BarColumn(),
-                bars.TaskProgressColumn(),
-                bars.DownloadColumn(),
-                bars.TransferSpeedColumn(),
-                bars.TimeRemainingColumn(),
-                console=Console(file=self._stream),
-                speed_estimate_period=120,
-            )
-
-    def __enter__(self) -> Meter:
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
 
     def __call__(self, what: str, done: int, total: int) -> None:
         now = self._clock()
@@ -76,15 +49,11 @@ class Meter:
         if self._bar is not None:
             self._bar.update(self._task, completed=done)
         else:
-            self._write(f"{what}: {self._line(now, done, total)}")
+            self.write_line(f"{what}: {self._line(now, done, total)}")
 
     def say(self, line: str) -> None:
         """A line on standard output, above the bar if there is one."""
-        if self._bar is not None:
-            self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
-        else:
-            with suppress(OSError):
-                print(line, flush=True)
+        self.write_line(line, sys.stdout)
 
     def _line(self, now: float, done: int, total: int) -> str:
         began, first = self._began
@@ -94,6 +63,15 @@ class Meter:
         seconds = (now - began) / (done - first) * (total - done)
         return f"{line}, {timedelta(seconds=round(seconds))} left"
 
-    def _write(self, line: str) -> None:
-        with suppress(OSError):  # a reader that has gone away must not end the work
-            print(line, file=self._stream, flush=True)
+
+def _make_bar(stream: TextIO) -> bars.Progress:
+    return bars.Progress(
+        bars.TextColumn("{task.description}", markup=False),
+        bars.BarColumn(),
+        bars.TaskProgressColumn(),
+        bars.DownloadColumn(),
+        bars.TransferSpeedColumn(),
+        bars.TimeRemainingColumn(),
+        console=Console(file=stream),
+        speed_estimate_period=120,
+    )

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import IO, ClassVar, Self
 
 from tasks.base import DataProblem
-from tasks.caches import sync
 from tasks.download import Report, check_space
+from tasks.files import sync
 from tasks.making import Say, locked
 from tasks.manifests import Manifest, Part, read_manifest, write_manifest
 

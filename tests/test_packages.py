@@ -27,7 +27,15 @@ CONFINED = {
 ALLOWED = {
     "optim": [],
     "tasks": [],
-    "engine": ["optim", "tasks.base", "tasks.streams", "tasks.seeding", "tasks.catalog"],
+    "engine": [
+        "optim",
+        "tasks.base",
+        "tasks.streams",
+        "tasks.seeding",
+        "tasks.catalog",
+        "tasks.files",
+        "tasks.bars",
+    ],
     "launch": [
         "optim",
         "engine",
@@ -38,7 +46,7 @@ ALLOWED = {
         "analysis.trials",
         "analysis.verdicts",
     ],
-    "analysis": ["engine.records", "engine.files", "engine.formats"],
+    "analysis": ["engine.records", "engine.rows", "engine.formats", "tasks.files"],
     "benchmarks": ["optim", "engine", "tasks", "launch", "analysis"],
     "scripts": ["optim", "engine", "tasks", "launch", "analysis", "benchmarks"],
 }

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.records import read_rows, read_status
+from engine.records import read_status
+from engine.rows import read_rows
 from launch.run_spec import make_run_spec
 from launch.slurm import submit
 from tests.cluster.slurm import ask

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from engine.checkpoint import CheckpointStore, Loaded, Manifest
+from engine.checkpoint import CheckpointStore, Loaded
+from engine.checkpoint_files import Manifest
 
 SETTINGS = {"optimizer.lr": 0.01, "optimizer.betas": (0.95, 0.98), "seed": 1}
 

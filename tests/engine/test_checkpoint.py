@@ -15,7 +15,8 @@ import pytest
 import torch
 from torch import nn
 
-from engine.checkpoint import CheckpointError, bytes_needed
+from engine.checkpoint import CheckpointError
+from engine.checkpoint_files import bytes_needed
 from optim import NovoGrad
 from tests.engine.stores import Lines, best, flip, latest, names, pairs, sign, state_at, store_in
 

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from engine import checkpoint
-from engine.checkpoint import CheckpointError, bytes_needed
+from engine.checkpoint import CheckpointError
+from engine.checkpoint_files import bytes_needed
 from tests.engine.stores import (
     Lines,
     best,
@@ -319,7 +320,7 @@ def test_everything_is_on_the_disk_before_the_manifest_names_it(folder, monkeypa
         "sync step-00000002.pt.tmp",
         "name step-00000002.pt",
         "sync checkpoints",
-        "sync step-00000002.json.tmp",
+        f"sync .step-00000002.json.{os.getpid()}.tmp",
         "name step-00000002.json",
         "sync checkpoints",
     ]

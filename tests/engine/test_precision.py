@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engine.distributed import Group
-from engine.records import read_rows
+from engine.rows import read_rows
 from tests.engine.toy import fit, make_trainer, toy_config, weights
 
 ALONE = Group(0, 1, torch.device("cpu"))

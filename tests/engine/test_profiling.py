@@ -12,7 +12,7 @@ import torch
 from engine.config import ConfigProblem
 from engine.distributed import Group
 from engine.profiling import parse_range
-from engine.records import read_rows
+from engine.rows import read_rows
 from tests.engine.toy import fit, toy_config
 
 CPU = Group(0, 1, torch.device("cpu"))

@@ -106,7 +106,7 @@ def test_long_times(clock):
 def test_messages_are_lines_of_their_own(clock):
     stream = io.StringIO()
     with Progress(10, 0, "image", "", stream, clock=clock) as progress:
-        progress.message("resuming [at] step 3")
+        progress.write_line("resuming [at] step 3")
     assert stream.getvalue() == "resuming [at] step 3\n"
 
 
@@ -117,7 +117,7 @@ def test_a_reader_that_has_gone_away_ends_nothing(clock):
 
     progress = Progress(10, 0, "image", "", Closed(), clock=clock)
     progress.update(1)
-    progress.message("hello")
+    progress.write_line("hello")
 
 
 def plain(text):
@@ -139,7 +139,7 @@ def test_a_bar_on_a_terminal(clock, monkeypatch, columns):
     with Progress(125_100, 0, "image", experiment, stream, clock=clock) as progress:
         progress.update(1)
         clock.now += 60
-        progress.message("[saved] step 1")
+        progress.write_line("[saved] step 1")
         progress.update(12_511, loss=2.30112, lr=0.007, units_per_s=1234.4, note="[best]")
     text = plain(stream.getvalue())
     *_, bar, values = (line for line in re.split(r"[\r\n]+", text) if line.strip())

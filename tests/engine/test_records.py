@@ -11,35 +11,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.config import ADDED_LATER, read_config, recipe_fingerprint
-from engine.files import write_atomically
 from engine.records import (
     RECORD_FILE,
-    ROWS_FILE,
     SIGNED,
     RecordError,
-    RowTail,
     RunFile,
     RunRecord,
     Status,
-    decode_row,
-    encode_row,
     find_records,
     read_json,
     read_own_records,
     read_record,
     read_records,
-    read_rows,
     read_run_file,
     read_status,
-    sort_rows,
-    thin_curves,
     upgrade_config,
     write_json,
     write_record,
     write_run_file,
     write_status,
 )
+from engine.rows import (
+    ROWS_FILE,
+    RowTail,
+    decode_row,
+    encode_row,
+    read_rows,
+    sort_rows,
+    thin_curves,
+)
 from launch.compose import compose
+from tasks.files import write_atomically
 
 ROOT = Path(__file__).parent.parent.parent
 DEEP = "[" * 100_000 + "]" * 100_000

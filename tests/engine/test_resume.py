@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from engine.distributed import Group
-from engine.records import read_rows
+from engine.rows import read_rows
 from engine.trainer import Trainer
 from tests.engine.toy import fit, make_trainer, run_world, toy_config, weights
 

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from engine.records import read_rows, sort_rows, thin_curves
+from engine.rows import read_rows, sort_rows, thin_curves
 
 
 def write(path, rows, end=b""):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from engine.records import read_rows
+from engine.rows import read_rows
 from engine.tracking import Ending
 from tests.engine.test_tracking import DONE, track
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from engine.config import TrackingConfig
-from engine.records import read_rows
+from engine.rows import read_rows
 from engine.tracking import Ending, RunInfo, Tracker, make_mirrors
 
 ROOT = Path(__file__).parent.parent.parent

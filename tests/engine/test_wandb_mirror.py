@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from engine import wandb_mirror
-from engine.records import read_rows
+from engine.rows import read_rows
 from engine.tracking import Artifact, Ending
 from engine.wandb_mirror import WandbTarget
 from tests.engine.test_tracking import DONE, ROOT, open_tracker, track

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine import wandb_runs
-from engine.records import read_rows
+from engine.rows import read_rows
 from engine.wandb_runs import (
     WandbProblem,
     build_report,

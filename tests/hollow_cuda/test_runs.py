@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.records import read_rows
+from engine.rows import read_rows
 from launch.worker import be_killed_with_parent
 from tests.hollow_cuda.conftest import ROOT, HollowCuda
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from engine.records import read_rows
+from engine.rows import read_rows
 from launch.worker import be_killed_with_parent
 
 ROOT = Path(__file__).parents[2]

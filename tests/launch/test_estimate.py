@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.records import ROWS_FILE, RunRecord, encode_row
+from engine.records import RunRecord
+from engine.rows import ROWS_FILE, encode_row
 from launch.estimate import Estimator, RemainingTime, makespan
 from launch.run_spec import RunSpec, make_run_spec
 from launch.scheduler import Job

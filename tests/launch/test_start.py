@@ -10,7 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from engine.records import read_record, read_rows
+from engine.records import read_record
+from engine.rows import read_rows
 from tests.launch.launching import (
     ENDLESS,
     ROOT,

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from engine import records
-from engine.records import Status, read_rows, read_status, write_status
+from engine.records import Status, read_status, write_status
+from engine.rows import read_rows
 from scripts import launch as launcher
 from tests.launch.launching import (
     ENDLESS,

@@ -11,7 +11,7 @@ import torch
 from engine.config import RunConfig, read_config
 from engine.distributed import Group
 from engine.plan import make_plan, micro_batches_of
-from engine.records import read_rows
+from engine.rows import read_rows
 from engine.trainer import Trainer
 from launch.compose import compose
 from launch.run_spec import make_task

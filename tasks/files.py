@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -24,8 +25,16 @@ def write_atomically(path: Path, data: bytes, durable: bool = True) -> None:
         temporary.unlink(missing_ok=True)
         raise
     if durable:
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Has on the disk what a file holds, or the names that were given in a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some network file systems can't, for folders
+            raise
+    finally:
+        os.close(descriptor)
