@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from engine.checkpoint import CheckpointError, CheckpointStore, Manifest
-from engine.records import ROWS_FILE
+from engine.rows import ROWS_FILE
 from tests.faults.matrix import fault
 from tests.faults.site import Site, expect
 from tests.faults.verdict import clean_rows

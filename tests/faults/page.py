@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.pages import replace_block
-from engine.files import write_atomically
+from tasks.files import write_atomically
 
 ROOT = Path(__file__).parents[2]
 RECORD, PAGE = ROOT / "results" / "bench" / "faults.json", ROOT / "docs" / "reliability.md"

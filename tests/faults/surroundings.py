@@ -8,7 +8,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-from engine.records import read_rows
+from engine.rows import read_rows
 from engine.wandb_runs import WandbProblem, read_offline
 from tests.faults.kills import PAIR, kill
 from tests.faults.matrix import fault

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from engine.records import ROWS_FILE, RecordError, read_record, read_rows, read_status
+from engine.records import RecordError, read_record, read_status
+from engine.rows import ROWS_FILE, read_rows
 
 TIMED = ("wall_s", "speed/units_per_s", "speed/data_wait")  # what a clock says
 
