@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
 import traceback
 from contextlib import redirect_stderr, redirect_stdout
@@ -84,7 +85,9 @@ def call(folder: Path, case: str) -> tuple[int | str, str]:
 
 
 if __name__ == "__main__":
+    outputs = Path(sys.argv[1], "outputs")
     for one in CASES[: int(sys.argv[2])]:
         found, text = call(Path(sys.argv[1]), one)
-        left = (Path(sys.argv[1]) / "outputs").exists()
+        left = outputs.exists()
+        shutil.rmtree(outputs, ignore_errors=True)
         print("\n" + json.dumps([one, found, text, left]), flush=True)
