@@ -11,6 +11,7 @@ import torch
 
 from engine.distributed import PIECE_BYTES, Group
 from engine.snapshot import BackgroundWriter, gather_carries, map_tensors, on_host
+from engine.step import Tally
 from tests.engine.toy import make_trainer, run_world, toy_config
 
 
@@ -58,7 +59,7 @@ def test_a_stopped_run_whose_last_loss_was_not_finite_has_diverged(tmp_path: Pat
     def run(*args: object, **options: object) -> object:
         result = take_step(*args, **options)  # type: ignore[arg-type]
         waited = SimpleNamespace(synchronize=lambda: None)
-        trainer.stepper._previous = (torch.tensor([torch.nan, 1.0, 0.0]), waited)
+        trainer.stepper._previous = Tally(torch.tensor([torch.nan, 1.0, 0.0]), 0, 0, waited)
         return result
 
     trainer.stepper.run = run  # type: ignore[assignment,method-assign]
