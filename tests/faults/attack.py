@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_page(read_json(RECORD))
         return 0
     names = given.faults or [name for name in FAULTS if FAULTS[name].quick or not given.quick]
-    keeps = not given.quick and (given.record or not given.faults)
+    keeps = given.record or not (given.quick or given.faults or given.tries)
     folder = Path(tempfile.mkdtemp(prefix="faults-", dir=given.folder))
     began, outcomes = time.monotonic(), []
     try:
@@ -168,7 +168,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tries", type=int, help="attempts of each fault")
     parser.add_argument("--jobs", type=int, default=cores(), help="faults at a time")
     parser.add_argument("--seed", type=int, default=SEED, help="of the random moments")
-    parser.add_argument("--record", action="store_true", help="keep the figures of single faults")
+    parser.add_argument(
+        "--record", action="store_true", help="keep the figures of single or quick ones"
+    )
     parser.add_argument("--folder", type=Path, help="where to work (default: /tmp)")
     given = parser.parse_args(arguments)
     if unknown := [name for name in given.faults if name not in FAULTS]:

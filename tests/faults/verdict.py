@@ -16,6 +16,9 @@ from engine.rows import ROWS_FILE, read_rows
 TIMED = ("wall_s", "speed/units_per_s", "speed/data_wait")  # what a clock says
 
 
+TRAINED = ("at", "final", "best", "last", "model", "optimizer", "scaler", "carry", "buffers")
+
+
 class Reference:
     """A run that nobody has disturbed, and how many seconds its command took."""
 
@@ -54,8 +57,9 @@ def finals(run: Path) -> list[str]:
 
 
 def digest(path: Path) -> str:
-    """Of everything in a checkpoint but times."""
+    """Of all in a checkpoint that the training depends on; times and rows are left out."""
     state = torch.load(path, map_location="cpu", weights_only=True)
+    state = {key: value for key, value in state.items() if key in TRAINED}
     state["at"].pop("wall_s", None)
     sha256 = hashlib.sha256()
     for part in _parts(state):
