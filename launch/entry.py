@@ -18,7 +18,7 @@ from itertools import pairwise
 from types import FrameType, TracebackType
 from typing import Any
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 STOPPED = 75  # the exit status of a command that can be rerun to resume
 STOPPED_EARLY = "stopped before the run started"
 # Those that end with this status on a stop signal; the others are killed by it.
@@ -39,10 +39,18 @@ def begin(command: str) -> None:
     make_streams_safe()
     sys.excepthook = _without_interrupts
     if command in RESUMABLE:
-        for number in STOP_SIGNALS:
-            signal.signal(number, stop_at_once)
+        receive_stop_signals(stop_at_once)
     elif command == "train":  # torchrun ignores it, and so would its children
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def receive_stop_signals(handler: Any) -> dict[int, Any]:
+    """Sets the handler of stop signals; returns those before. Under nohup SIGHUP stays ignored."""
+    before = {}
+    for number in STOP_SIGNALS:
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            before[int(number)] = signal.signal(number, handler)
+    return before
 
 
 def stop_at_once(number: int, frame: FrameType | None) -> None:

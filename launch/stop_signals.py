@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
-from launch.entry import STOP_SIGNALS, end_of, write_now
+from launch.entry import end_of, receive_stop_signals, write_now
 from launch.exit_status import PREEMPTED
 from launch.worker import STOP_WORKER, stop_file
 
@@ -20,7 +20,7 @@ SECONDS_TO_DIE = 10.0  # for workers whose torchrun was killed
 
 
 class StopSignals:
-    """SIGTERM, SIGINT and SIGUSR1: workers save and stop at the first, the second kills them.
+    """SIGTERM, SIGINT, SIGUSR1, SIGHUP: workers save and stop at the first, the second kills them.
 
     Before there are workers the first one ends this process. A `patient` launcher takes all signals
     as the first: Slurm repeats them, and kills by itself what takes too long.
@@ -36,8 +36,7 @@ class StopSignals:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        for number in STOP_SIGNALS:
-            self._before[number] = signal.signal(number, self._receive)
+        self._before = receive_stop_signals(self._receive)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -78,6 +77,8 @@ class StopSignals:
                 os.close(descriptor)
 
     def _receive(self, number: int, _: FrameType | None) -> None:
+        if number == signal.SIGHUP and self.count:
+            return  # a terminal that is closed may send it twice, the shell's and the kernel's
         self.count += 1
         if self._logs is None:
             raise SystemExit(PREEMPTED)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TextIO
 
 from engine.records import read_run_file, write_status
+from tasks.files import remove_temporaries
 
 STOP_WORKER = signal.SIGUSR1  # what a launcher sends
 STOP_SIGNALS = (signal.SIGTERM, STOP_WORKER)
@@ -35,6 +36,7 @@ def run_worker(folder: Path) -> int:
     try:
         log = _keep_log(folder, rank)
         if rank == 0:  # before it joins the others, one of which may write another status
+            remove_temporaries(folder)
             write_status(folder, "running", "")
         _train(folder, early)
     except Exception as error:
