@@ -82,11 +82,9 @@ class FiniteState:
             *optimizer_tensors(trainer.optimizer, trainer.module),
         ]
         found = next(filter(None, trainer.group.gather(find_non_finite(named))), None)
-        step = trainer.at.step
         if found is not None:
-            since = f" (all was finite after step {self._finite_at})"
-            raise NonFinite(f"{found} after step {step}{since}")
-        self._finite_at = step
+            raise NonFinite(f"{found} (all was finite after step {self._finite_at})")
+        self._finite_at = trainer.at.step
 
 
 def cause_of(problem: NonFiniteLoss, trainer: Trainer) -> Cause:
