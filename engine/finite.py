@@ -42,11 +42,11 @@ def find_non_finite(tensors: Iterable[tuple[str, Tensor]]) -> str | None:
     if not found:
         return None
     norms = torch._foreach_norm([tensor for _, tensor in found])
-    # A norm also overflows where all elements are finite, so what it finds is looked at again.
+    # A norm also overflows where all elements are finite: those tensors are looked at on the host.
     suspects = torch.stack([norm.double() for norm in norms]).isfinite().logical_not().tolist()
     for (name, tensor), is_suspect in zip(found, suspects, strict=True):
-        if is_suspect and not bool(tensor.isfinite().all()):
-            return f"{name} {_describe(tensor)}"
+        if is_suspect and not bool((on_host := tensor.cpu()).isfinite().all()):
+            return f"{name} {_describe(on_host)}"
     return None
 
 
