@@ -93,6 +93,10 @@ $(INTEGRATIONS)/.installed: $(ADDED) $(STAMP)
 test-integrations: $(INTEGRATIONS)/.installed ## NovoGrad in Lightning, Transformers, Accelerate and FSDP2
 	@OMP_NUM_THREADS=1 $(INTEGRATIONS)/bin/python -m pytest $(PYTEST_FLAGS) tests/integrations
 
+.PHONY: test-faults
+test-faults: setup ## attack the suite from outside and count what it survives, 20 minutes (ARGS=--quick)
+	@OMP_NUM_THREADS=1 $(RUN) -m tests.faults $(ARGS)
+
 .PHONY: smoke
 smoke: setup ## one experiment from command to record on made-up data, in seconds
 	@$(RUN) -m scripts.launch experiment=imagenet/novograd_100ep scale=smoke

@@ -96,7 +96,7 @@ def wandb_request(
     """What a W&B report of the same runs and groups is made of."""
     entity, name = (runs[0].value(f"tracking.{key}") or "" for key in ("entity", "project"))
     return {
-        "project": options.wandb or f"{entity}/{name}",
+        "project": options.from_wandb or f"{entity}/{name}",
         "title": comparison.title,
         "run_ids": [run.wandb_id for run in runs],
         "metrics": [one.metric for one in comparison.metrics],

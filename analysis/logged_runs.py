@@ -98,11 +98,13 @@ class WandbReader(Protocol):
 
 def select_runs(wanted: Namespace, wandb: WandbReader) -> list[LoggedRun]:
     """The runs of a W&B project, or of folders, that match all patterns of the command line."""
-    if wanted.wandb:
-        found = [_of_wandb(run) for run in wandb.read_project(wanted.wandb.strip("/"))]
+    if wanted.from_wandb:
+        found = [_of_wandb(run) for run in wandb.read_project(wanted.from_wandb)]
         found = [run for run in found if {"experiment", *SAME} <= set(run.config)]
         if not found:
-            raise CompareProblem(f"--wandb {wanted.wandb}: no run there is one of this suite")
+            raise CompareProblem(
+                f"--from-wandb {wanted.from_wandb}: no run there is one of this suite"
+            )
     else:
         found = [
             read_logged_run(folder)

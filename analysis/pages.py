@@ -91,7 +91,8 @@ def address_in(folder: Path) -> Callable[[RunRecord], str]:
     """From a record to the address of its file, relative to a folder."""
 
     def address(record: RunRecord) -> str:
-        assert record.path is not None
+        if record.path is None:
+            return record.url
         return quote(os.path.relpath(record.path, folder))
 
     return address

@@ -9,6 +9,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
+from analysis.examples import publish_predictions, published_file
 from analysis.reproduction import differences
 from analysis.trials import read_trials, to_csv
 from engine.records import (
@@ -24,6 +25,7 @@ from tasks.files import write_atomically
 
 OWN_TRIALS = Path("study", "trials.csv")  # below outputs/
 SCALES = ("paper", "mini")  # a smoke run only shows that something runs
+WITH_PREDICTIONS = "already published, now with predictions"
 PUBLISHED, REPLACED, UNCHANGED, REFUSED = "published", "replaced", "already published", "refused"
 
 
@@ -62,6 +64,8 @@ def publish(
 ) -> list[Publication]:
     """Copies the records that pass all checks below `runs`; the others stay where they are.
 
+    A few predictions go with the records of recipes as they are configured now.
+
     `current` are the fingerprints of recipes as they are configured now; None allows any recipe.
     """
     done = []
@@ -75,7 +79,9 @@ def publish(
         if path.exists():
             found = differences(record, read_record(path))
             if not found:
-                done.append(Publication(record.run_id, UNCHANGED))
+                missing = current is not None and not published_file(path).exists()
+                new = missing and publish_predictions(record, path)
+                done.append(Publication(record.run_id, WITH_PREDICTIONS if new else UNCHANGED))
                 continue
             if not replace:
                 reason = (
@@ -85,6 +91,9 @@ def publish(
                 continue
             outcome = REPLACED
         write_record(path, record)
+        published_file(path).unlink(missing_ok=True)  # of other numbers
+        if current is not None:  # a row of the paper; variants and studies are many
+            publish_predictions(record, path)
         done.append(Publication(record.run_id, outcome))
     return done
 

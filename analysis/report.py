@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.claims import Claim, StudyResult, read_claims
+from analysis.examples import ExampleView, example_view
 from analysis.folders import RESULTS
 from analysis.paper import (
     OPTIMIZERS,
@@ -82,7 +83,27 @@ def build(
     claims = tuple(_claim_view(claim, studies, by_id, folder) for claim in read_claims())
     others = sum(record.scale in SCALES for record in records) - len(published)
     deviations = (*read_deviations(), *data_deviations(published))
-    return Report(views, claims, figures, deviations, others)
+    return Report(views, claims, figures, deviations, _examples(views), others)
+
+
+def _examples(tables: Sequence[TableView]) -> tuple[ExampleView, ...]:
+    """For each task of the runs that are nearest to the paper: published ones first."""
+    found = []
+    for view in tables:
+        kinds = [(False, scale, view.records) for scale in SCALES]
+        kinds += [(True, scale, view.own_records) for scale in SCALES]
+        for is_own, scale, records in kinds if view.headline else ():
+            of_scale = [record for record in records if record.scale == scale]
+            data = [record for record in of_scale if record.data == of_scale[0].data]
+            runs = [
+                (row.label, min(own, key=lambda record: record.seed))
+                for row in view.headline
+                if (own := [record for record in data if record.experiment == row.experiment])
+            ]
+            if shown := example_view(view.table.task, runs, is_own):
+                found.append(shown)
+                break
+    return tuple(found)
 
 
 def data_deviations(records: Sequence[RunRecord]) -> list[Deviation]:

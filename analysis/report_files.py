@@ -51,13 +51,16 @@ def page_with_own_runs(
 
 
 def write_own_page(
-    outputs: Path, fingerprints: Callable[[Iterable[tuple[str, str]]], set[str]], root: Path = ROOT
+    outputs: Path,
+    fingerprints: Callable[[Iterable[tuple[str, str]]], set[str]],
+    root: Path = ROOT,
+    others: Sequence[RunRecord] = (),
 ) -> Path:
-    """Writes `report.html` beside runs, with these runs marked as not published."""
+    """Writes `report.html` beside runs, with these and other runs marked as not published."""
     outputs = outputs.resolve()
     if outputs.is_relative_to(root / "results"):
         raise ValueError(f"{outputs}: results/ has published runs only")
-    own = read_own_records(outputs)
+    own = [*others, *read_own_records(outputs)]
     current = fingerprints(recipes_in([*read_records(root / "results" / "runs"), *own]))
     page = page_with_own_runs(root, current, own, outputs)
     write_atomically(outputs / "report.html", page.encode(), durable=False)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from analysis.charts import Chart
 from analysis.claims import FAILS, HOLDS, Claim, StudyResult
+from analysis.examples import ExampleView
 from analysis.metrics import find_metric, metric_label, metric_of
 from analysis.paper import Deviation, Figure, Row, Table, headline_rows
 from analysis.summaries import NOT_RUN, Cell
@@ -114,6 +115,7 @@ class Report:
     claims: tuple[ClaimView, ...]
     figures: tuple[tuple[Figure, tuple[Chart, ...]], ...]
     deviations: tuple[Deviation, ...]
+    examples: tuple[ExampleView, ...]  # what the models say
     other_records: int  # of other configurations: variants, studies, older recipes
     rule: Rule = ROW_RULE
 

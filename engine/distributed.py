@@ -136,9 +136,12 @@ def joined(device_type: str, timeout_s: float) -> Iterator[Group]:
 def is_lost_contact(error: BaseException | None) -> bool:
     """True if another process is gone or silent: what is wrong is wrong there, not here."""
     while error is not None:
-        # Gloo's are bare RuntimeErrors that begin with a place in its sources.
-        from_gloo = isinstance(error, RuntimeError) and "/gloo/" in str(error)
-        if from_gloo or isinstance(error, dist.DistError):
+        if isinstance(error, dist.DistError):
+            return True
+        # Gloo's are bare RuntimeErrors that begin with a place in its sources, as are those about
+        # a loader process that was killed, by a system without memory for instance.
+        marks = ("/gloo/", "DataLoader worker (pid")
+        if isinstance(error, RuntimeError) and any(mark in str(error) for mark in marks):
             return True
         error = error.__cause__ or error.__context__
     return False

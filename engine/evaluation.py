@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from engine.distributed import Group
+from engine.finite import NonFinite, find_non_finite_batch
 from engine.precision import autocast
-from tasks.base import Carry, Counts, Predictions, Shard, Task
+from tasks.base import Batch, Carry, Counts, DataProblem, Predictions, Shard, Task
 
 
 @torch.no_grad()
@@ -28,19 +29,21 @@ def evaluate(
     `model` is the bare module, not DDP's: nothing is communicated until the counts are gathered.
     Batches do not depend on the number of processes, and their counts are added without rounding
     in between: neither do the metrics, to the bit. `predictions` are filled where given, with those
-    of all processes.
+    of all processes. NonFinite if a count is NaN or infinite.
     """
     was_training = model.training
     model.eval()
     counts: list[Counts] = []
     carry: Carry = None
-    stopped = False
+    stopped, problem = False, None
     task.predictions = predictions
     try:
         for batch in task.eval_batches(split, Shard(group.rank, group.world)):
+            batch = batch.to(group.device)
             with autocast(precision, group.device):
-                some, carry = task.count(model, batch.to(group.device), carry)
+                some, carry = task.count(model, batch, carry)
             counts.append(some)
+            problem = problem or _find_problem(some, batch, split)
             if should_stop():
                 stopped = True
                 break
@@ -48,13 +51,26 @@ def evaluate(
         task.predictions = None
         model.train(was_training)
     kept = {} if predictions is None else predictions.rows
-    gathered = group.gather((counts, kept, stopped))
-    if any(stop for *_, stop in gathered):
+    gathered = group.gather((counts, kept, stopped, problem))
+    for *_, found in gathered:
+        if found is not None:
+            raise found
+    if any(stop for *_, stop, _ in gathered):
         return None
     if predictions is not None:
-        for _, rows, _ in gathered:
+        for _, rows, *_ in gathered:
             predictions.rows |= rows
     return task.summarize(split, add_up([some for counts, *_ in gathered for some in counts]))
+
+
+def _find_problem(counts: Counts, batch: Batch, split: str) -> NonFinite | DataProblem | None:
+    """Counts are numbers on the host: looking at them costs nothing."""
+    for name, value in counts.items():
+        if not math.isfinite(value):
+            found = find_non_finite_batch(batch)
+            what = f"{name} of a batch of {split} is {value}"
+            return DataProblem(f"{what}: {found}") if found else NonFinite(what)
+    return None
 
 
 def add_up(counts: Iterable[Counts]) -> Counts:

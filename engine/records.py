@@ -26,6 +26,8 @@ from tasks.files import write_atomically
 
 RUN_FILE, STATUS_FILE, RECORD_FILE = "run.yaml", "status.json", "record.json"
 FINISHED, DIVERGED, RUNNING = "finished", "diverged", "running"
+APART = ("path", "url")  # fields of a record that are not written
+PLACES = ("paths", "cluster", "init_from")  # of a configuration; a record names no path
 # Metrics whose definition has changed, and what the signature of a record with today's contains.
 SIGNED = {"token_bleu": "tok:moses-en"}
 
@@ -170,6 +172,7 @@ class RunRecord:
     parameters: int = 0
     data_manifest: dict[str, Any] = field(default_factory=dict)  # counts, checksums, differences
     path: Path | None = field(default=None, compare=False)  # where it was read from
+    url: str = field(default="", compare=False)  # of a run that was read from W&B
 
     @property
     def task(self) -> str:
@@ -215,7 +218,7 @@ class RunRecord:
 
 def write_record(path: Path, record: RunRecord) -> None:
     """Pretty strict JSON with the keys in the order of the fields, written atomically."""
-    raw = {f.name: getattr(record, f.name) for f in fields(RunRecord) if f.name != "path"}
+    raw = {f.name: getattr(record, f.name) for f in fields(RunRecord) if f.name not in APART}
     write_json(path, raw)
 
 
@@ -223,7 +226,7 @@ def read_record(path: Path) -> RunRecord:
     """What `write_record` wrote, also by earlier versions; RecordError names the file."""
     try:
         raw = read_json(path)
-        known = {f.name for f in fields(RunRecord)} - {"path"}
+        known = {f.name for f in fields(RunRecord)} - {*APART}
         raw = _without_superseded(raw)
         record = RunRecord(**{k: v for k, v in raw.items() if k in known}, path=path)
         for metrics in (record.final, record.best, record.last, record.meters):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from engine.records import RecordError, as_number, to_json
+from tasks.files import write_atomically
 
 ROWS_FILE = "metrics.jsonl"
+LINE_END = b"\n"
 CURVE_POINTS = 60  # of a record's curves
 TELEMETRY = "optimizer/"  # what columns of optimizer telemetry begin with
 
@@ -72,6 +75,82 @@ def sort_rows(rows: Iterable[Mapping[str, float]]) -> list[Row]:
 
     latest = {(row["step"], is_evaluation(row)): dict(row) for row in rows}
     return [latest[key] for key in sorted(latest)]
+
+
+class RowArchive:
+    """All rows of a run so far, compressed: what a checkpoint holds to restore them from."""
+
+    def __init__(self, rows: bytes = b"") -> None:
+        self._compressor = zlib.compressobj()
+        self._parts: list[bytes] = []
+        self.size = 0  # of the rows, not compressed
+        self.add(rows)
+
+    @classmethod
+    def unpack(cls, content: bytes) -> RowArchive:
+        """The archive that `content` is of."""
+        return cls(zlib.decompress(content))
+
+    def add(self, lines: bytes) -> None:
+        self._parts.append(self._compressor.compress(lines))
+        self.size += len(lines)
+
+    def content(self) -> bytes:
+        """For a checkpoint; more rows may be added afterwards."""
+        self._parts = [b"".join(self._parts)]
+        return self._parts[0] + self._compressor.copy().flush()
+
+    def rows(self) -> bytes:
+        """The lines of metrics.jsonl."""
+        return zlib.decompress(self.content())
+
+
+def restore_rows(path: Path, rows: bytes, log: Callable[[str], None]) -> None:
+    """Has a metrics.jsonl hold these rows alone; names what was missing or changed in it."""
+    found = path.read_bytes() if path.exists() else None
+    if found == rows:
+        return
+    if not (found or b"").startswith(rows):
+        log(f"{path.name} {_damage(found, rows)}: restored, no row is lost")
+    write_atomically(path, rows)
+
+
+def _damage(found: bytes | None, rows: bytes) -> str:
+    if found is None:
+        return "is missing"
+    saved = rows.splitlines(keepends=True)
+    pairs = enumerate(zip(found.splitlines(keepends=True), saved, strict=False), start=1)
+    first = next((number for number, (ours, line) in pairs if ours != line), None)
+    if first is None:
+        return f"lacks rows: it has {found.count(LINE_END)} of {len(saved)} lines"
+    return f"is not what was logged, from line {first} of {len(saved)} on"
+
+
+def keep_rows_until(path: Path, step: int, log: Callable[[str], None]) -> bytes:
+    """The lines of a metrics.jsonl up to a step, which then holds no others; names damaged ones.
+
+    For a run whose checkpoint does not hold its rows. Nothing is kept before the first step.
+    """
+    if not path.exists():
+        if step > 0:
+            log(f"{path.name} is missing: the rows up to step {step} are lost")
+        return b""
+    before = path.read_bytes()
+    *lines, torn = before.split(b"\n")
+    kept, damaged = [], []
+    for number, line in enumerate([*lines, torn] if torn else lines, start=1):
+        try:
+            if decode_row(line)["step"] <= step > 0:
+                kept.append(line + b"\n")
+        except ValueError:
+            if number <= len(lines):  # a kill leaves a torn last line
+                damaged.append(str(number))
+    if damaged and step > 0:
+        log(f"{path.name}: damaged rows are left out, in lines {', '.join(damaged)}")
+    rows = b"".join(kept)
+    if rows != before:
+        write_atomically(path, rows)
+    return rows
 
 
 class RowTail:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,9 +14,10 @@ from torch import nn
 
 from engine.config import RunConfig
 from engine.plan import Plan
+from engine.predictions import predictions_file, read_predictions
 from engine.provenance import describe_environment
 from engine.records import RECORD_FILE, RUN_FILE, wandb_id
-from engine.tracking import Artifact, Ending, RunAbout, RunInfo
+from engine.tracking import Artifact, Ending, RunAbout, RunInfo, Table
 from tasks.base import Task
 
 if TYPE_CHECKING:
@@ -70,7 +73,8 @@ def make_ending(trainer: Trainer, result: FitResult) -> Ending:
         summary |= trainer.about.compare_with_paper(result.final)
     if trainer.device.type == "cuda":
         summary["gpu_hours"] = round(result.wall_s * trainer.group.world / 3600, 3)
-    return Ending(result.status, result.message, summary, _artifacts(trainer))
+    tables = _prediction_tables(trainer.folder) if result.status == "finished" else ()
+    return Ending(result.status, result.message, summary, _artifacts(trainer), tables)
 
 
 def peak_memory_gb(device: torch.device) -> float:
@@ -88,9 +92,27 @@ def _artifacts(trainer: Trainer) -> tuple[Artifact, ...]:
         return ()
     folder = trainer.folder
     files = tuple(folder / file for file in (RUN_FILE, RECORD_FILE))
-    predictions = tuple(sorted(folder.glob("predictions-*.jsonl")))
+    predictions = tuple(sorted(folder.glob(predictions_file(folder, "*").name)))
     checkpoints = sorted((folder / "checkpoints").glob("*" if kind == "all" else "best*"))
     return (
         Artifact(f"{name}-record", "record", files + predictions),
         Artifact(f"{name}-model", "model", tuple(path for path in checkpoints if path.is_file())),
     )
+
+
+def _prediction_tables(folder: Path) -> tuple[Table, ...]:
+    """The predictions of the final evaluation, a table for each split."""
+    tables = []
+    for path in sorted(folder.glob(predictions_file(folder, "*").name)):
+        rows = read_predictions(path)
+        columns = tuple(dict.fromkeys(name for row in rows for name in row))
+        cells = tuple(tuple(_cell(row.get(name)) for name in columns) for row in rows)
+        split = path.stem.removeprefix(predictions_file(folder, "").stem)
+        tables.append(Table(f"predictions/{split}", columns, cells))
+    return tuple(tables)
+
+
+def _cell(value: Any) -> Any:
+    """Lists, such as the five likeliest classes, as text."""
+    plain = value is None or isinstance(value, str | int | float)
+    return value if plain else json.dumps(value, ensure_ascii=False)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -32,7 +32,14 @@ from tasks.seeding import derive_seed
 
 
 class NonFiniteLoss(Exception):
-    """The loss of a step is not finite: no process has made that step."""
+    """The loss of a step is not finite: no process has saved or evaluated what it made.
+
+    `position` is that of the step's batches in the data.
+    """
+
+    def __init__(self, loss: float, step: int, position: int) -> None:
+        super().__init__(f"the loss is {loss} at step {step}")
+        self.step, self.position = step, position
 
 
 def seed_device(device: torch.device, seed: int) -> None:
@@ -65,6 +72,16 @@ class StepResult:
     statistics: Statistics | None = None  # of the optimizer, where asked for and not skipped
 
 
+@dataclass(frozen=True)
+class Tally:
+    """A step's [total, weight, stop signals]; a copy on the host is to be read once `ready`."""
+
+    values: Tensor
+    step: int
+    position: int
+    ready: Any = None
+
+
 class Stepper:
     """Runs steps; holds the carry of this process's micro-batches."""
 
@@ -87,7 +104,7 @@ class Stepper:
         own = optimizer.defaults["lr"]
         self.ratios = [g["lr"] / own if own else 1.0 for g in optimizer.param_groups]
         self.carry: list[Carry] = [None] * plan.accumulation
-        self._previous: tuple[Tensor, Any] | None = None
+        self._previous: Tally | None = None
         self._scale: float | None = None  # fp16's loss scale as last read
         self._updated = False
         self._data_wait_s = 0.0  # spent waiting for batches, by this process
@@ -115,8 +132,7 @@ class Stepper:
         if stop:
             tally[2].fill_(1.0)
         self.group.sum(tally)
-        values = self._look_at(tally, now=want_norm)
-        self._check(values)
+        values = self._look_at(Tally(tally, step, position), now=want_norm)
         norm = self._prepare_gradients(tally, values, want_norm)
         skipped, statistics = self._measured_update() if measure else (self._update(), None)
         return StepResult(tally, norm, units, skipped, values[2] > 0, statistics)
@@ -146,21 +162,18 @@ class Stepper:
         self._data_wait_s += waited
         return _sum_in_float64(totals, weights, device), units
 
-    def _look_at(self, tally: Tensor, now: bool) -> list[float]:
+    def _look_at(self, tally: Tally, now: bool) -> list[float]:
         """The tally on the host: on a GPU that of the step before, which need not be waited for."""
-        if now or tally.device.type == "cpu":
+        if now or tally.values.device.type == "cpu":
+            self.check_last()
             self._previous = None
-            return tally.tolist()
-        copy = torch.empty(tally.shape, dtype=tally.dtype, pin_memory=True)
-        copy.copy_(tally, non_blocking=True)
+            return self._check(tally)
+        copy = torch.empty(tally.values.shape, dtype=tally.values.dtype, pin_memory=True)
+        copy.copy_(tally.values, non_blocking=True)
         ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
         ready.record()
-        previous, self._previous = self._previous, (copy, ready)
-        if previous is None:
-            return [0.0] * tally.numel()
-        values, event = previous
-        event.synchronize()
-        return values.tolist()
+        previous, self._previous = self._previous, replace(tally, values=copy, ready=ready)
+        return [0.0] * copy.numel() if previous is None else self._check(previous)
 
     def check_last(self) -> None:
         """NonFiniteLoss if the last step's loss was not finite, which `run` has not looked at yet.
@@ -168,19 +181,21 @@ class Stepper:
         Called before weights are saved or evaluated.
         """
         if self._previous is not None:
-            values, event = self._previous
-            event.synchronize()
-            self._check(values.tolist())
+            self._check(self._previous)
 
     def take_data_wait(self) -> float:
         """Seconds that this process has waited for batches since the last call."""
         waited, self._data_wait_s = self._data_wait_s, 0.0
         return waited
 
-    def _check(self, values: list[float]) -> None:
+    def _check(self, tally: Tally) -> list[float]:
         """fp16 is left alone: its loss scale may overflow, and the step is then skipped."""
+        if tally.ready is not None:
+            tally.ready.synchronize()
+        values: list[float] = tally.values.tolist()
         if not self.scaler.is_enabled() and not math.isfinite(values[0]):
-            raise NonFiniteLoss(f"the loss is {values[0]}")
+            raise NonFiniteLoss(values[0], tally.step, tally.position)
+        return values
 
     def _prepare_gradients(
         self, tally: Tensor, values: list[float], want_norm: bool

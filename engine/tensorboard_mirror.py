@@ -17,7 +17,7 @@ class TensorBoardMirror:
     Event files of earlier starts are removed first, so that no step is drawn twice.
     """
 
-    def __init__(self, folder: Path, info: RunInfo, resume_step: int, log: Log) -> None:
+    def __init__(self, folder: Path, info: RunInfo, log: Log) -> None:
         self._log = log
         self._writer: Any = None
         place = folder / "tensorboard"

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from engine.rows import ROWS_FILE, encode_row, read_intact_rows
-from tasks.files import write_atomically
+from engine.rows import ROWS_FILE, RowArchive, encode_row, keep_rows_until, restore_rows
 
 Row = Mapping[str, float | int]
 Log = Callable[[str], None]
@@ -42,6 +41,7 @@ class Ending:
     message: str = ""
     summary: dict[str, Any] = field(default_factory=dict)
     artifacts: tuple[Artifact, ...] = ()
+    tables: tuple[Table, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,15 @@ class Artifact:
     name: str
     kind: str
     paths: tuple[Path, ...]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table to show beside the curves, such as predictions."""
+
+    name: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -77,7 +86,9 @@ class Tracker:
 
     A run that resumes at step s > 0 keeps the rows of steps up to s, so that the file becomes that
     of an undisturbed run: log a step's rows before saving its checkpoint. A run that starts at 0
-    starts an empty file. `open_mirrors` is called once the file is ready.
+    starts an empty file. A checkpoint holds the rows before it (`archive`): with these as
+    `saved_rows` the file is restored, whatever became of it. `open_mirrors` is called once the file
+    is ready.
     """
 
     def __init__(
@@ -86,15 +97,21 @@ class Tracker:
         resume_step: int,
         log: Log,
         open_mirrors: Callable[[], list[Mirror]] = list,
+        saved_rows: bytes | None = None,
     ) -> None:
-        self._path = folder / ROWS_FILE
+        self._path, self._log = folder / ROWS_FILE, log
         folder.mkdir(parents=True, exist_ok=True)
-        _drop_rows_after(self._path, resume_step, log)
+        if saved_rows is None:
+            self.archive = RowArchive(keep_rows_until(self._path, resume_step, log))
+        else:
+            self.archive = RowArchive.unpack(saved_rows)
+            restore_rows(self._path, self.archive.rows(), log)
         self._file = self._path.open("ab")
         self._mirrors = open_mirrors()
 
     def log(self, row: Row) -> None:
         line = encode_row(row)
+        self.archive.add(line)
         with self._naming_the_file():
             self._file.write(line)
             self._file.flush()
@@ -106,6 +123,18 @@ class Tracker:
         with self._naming_the_file():
             self._file.flush()
             os.fsync(self._file.fileno())
+            if not self._is_in_place():
+                self._file.close()
+                restore_rows(self._path, self.archive.rows(), self._log)
+                self._file = self._path.open("ab")
+
+    def _is_in_place(self) -> bool:
+        """Whether the file that is written has its name still, and the size that it must have."""
+        ours = os.fstat(self._file.fileno())
+        with suppress(OSError):
+            there = self._path.stat()
+            return there.st_ino == ours.st_ino and there.st_size == self.archive.size
+        return False
 
     @contextmanager
     def _naming_the_file(self) -> Iterator[None]:
@@ -127,30 +156,16 @@ class Tracker:
                 mirror.finish(ending)
 
 
-def make_mirrors(
-    folder: Path, tracking: Any, info: RunInfo, resume_step: int, log: Log
-) -> list[Mirror]:
+def make_mirrors(folder: Path, tracking: Any, info: RunInfo, log: Log) -> list[Mirror]:
     """What a run's `tracking:` asks for. W&B and TensorBoard are imported only here, when used."""
     mirrors: list[Mirror] = []
     if tracking.wandb != "off":
         from engine.wandb_mirror import WandbMirror, WandbTarget
 
         target = WandbTarget(tracking.wandb, tracking.project, tracking.entity)
-        mirrors.append(WandbMirror(folder, target, info, resume_step, log))
+        mirrors.append(WandbMirror(folder, target, info, log))
     if tracking.tensorboard:
         from engine.tensorboard_mirror import TensorBoardMirror
 
-        mirrors.append(TensorBoardMirror(folder, info, resume_step, log))
+        mirrors.append(TensorBoardMirror(folder, info, log))
     return mirrors
-
-
-def _drop_rows_after(path: Path, resume_step: int, log: Log) -> None:
-    if not path.exists():
-        return
-    lines, damaged = read_intact_rows(path)
-    if damaged:
-        log(f"{path.name} is damaged in line {len(lines) + 1}: the rows from there on are dropped")
-    kept = [line + b"\n" for line, row in lines if resume_step > 0 and row["step"] <= resume_step]
-    data = b"".join(kept)
-    if data != path.read_bytes():
-        write_atomically(path, data)

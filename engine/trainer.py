@@ -2,71 +2,38 @@
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from engine.checkpoint import CheckpointError, CheckpointStore
 from engine.clock import Clock
-from engine.config import NOT_SCIENCE, RunConfig, recipe_fingerprint
+from engine.config import RunConfig
 from engine.distributed import Group
-from engine.evaluation import evaluate
+from engine.finite import FiniteState, NonFinite, cause_of
 from engine.gpu_meters import GpuMeters
-from engine.initialisation import load_initial_weights, scale_weights
+from engine.initialisation import scale_weights
 from engine.loading import place_model
 from engine.optimizer import build_optimizer_of, make_transforms
 from engine.plan import Plan
 from engine.precision import autocast, make_scaler
-from engine.predictions import KEPT, predictions_file, write_predictions
 from engine.profiling import StepProfile
 from engine.progress import Progress
+from engine.provenance import describe_environment
+from engine.run_evaluation import evaluate_run
 from engine.run_info import make_ending, run_info
-from engine.snapshot import BackgroundWriter, gather_carries, map_tensors, on_host
+from engine.saving import open_store, restore_run, save_run
+from engine.snapshot import BackgroundWriter
 from engine.step import NonFiniteLoss, Stepper, StepResult
 from engine.telemetry import telemetry_row
 from engine.tracking import Ending, RunAbout, Tracker, make_mirrors
-from tasks.base import Batch, Predictions, Shard, Task
+from engine.training_state import FitResult, TrainingState
+from tasks.base import Batch, DataProblem, Shard, Task
 from tasks.seeding import derive_seed
-
-
-@dataclass
-class FitResult:
-    """How a run ended: "finished", "preempted" or "diverged"."""
-
-    status: str
-    step: int
-    message: str
-    final: dict[str, float]
-    best: dict[str, float]
-    last: dict[str, float]  # of the last weights, where the final splits had the best ones
-    wall_s: float
-    skipped: int
-    meters: dict[str, float]  # medians over the logged rows of this start
-
-
-@dataclass
-class TrainingState:
-    """All that changes in a run besides weights, optimizer and scaler; saved with these."""
-
-    step: int = 0
-    position: int = 0  # of the data: steps, and fp16's skipped ones
-    skipped: int = 0
-    wall_s: float = 0.0
-    window_total: float = 0.0  # of the loss since the last logged row, as of the checkpoint
-    window_weight: float = 0.0
-    evaluated: int = -1  # the last step whose evaluation is done
-    best_step: int = -1
-    best_value: float = math.nan
-
-    def epoch(self, plan: Plan) -> float:
-        return self.step / plan.steps_per_epoch
 
 
 class Trainer:
@@ -110,17 +77,9 @@ class Trainer:
         self.writer = BackgroundWriter()
         traced = config.hardware.profile if group.is_first else None
         self.profile = StepProfile(traced, folder / "profile", self.device)
-        self.store = CheckpointStore(
-            folder / "checkpoints",
-            recipe_fingerprint(config, leave_out=()),
-            {
-                key: value
-                for key, value in _flat(asdict(config)).items()
-                if not any(key == name or key.startswith(f"{name}.") for name in NOT_SCIENCE)
-            },
-            config.checkpoint.keep,
-            log=self.log,
-        )
+        self.store = open_store(config, folder, self.log)
+        self.environment: dict[str, Any] = {}  # of the first process
+        self.finite = FiniteState(self)
 
     def _build_model(self) -> nn.Module:
         torch.manual_seed(derive_seed("init", self.config.seed))
@@ -141,10 +100,12 @@ class Trainer:
         """Trains to the end of the plan, or to the first reason to stop before."""
         if self.group.world > 2:
             self._settle_buckets()
-        self._restore()
+        saved_rows = restore_run(self)
+        self.finite = FiniteState(self)
         config, plan = self.config, self.plan
         tracker = None
         if self.group.is_first:
+            self.environment = describe_environment()
             tracker = Tracker(
                 self.folder,
                 self.at.step,
@@ -153,9 +114,9 @@ class Trainer:
                     self.folder,
                     config.tracking,
                     run_info(config, plan, self.task, self.module, self.run_id, self.about),
-                    self.at.step,
                     self.log,
                 ),
+                saved_rows,
             )
         progress = Progress(
             plan.steps, self.at.step, plan.unit, config.experiment, stream=sys.__stderr__
@@ -195,12 +156,19 @@ class Trainer:
     def _loop(self, tracker: Tracker | None, progress: Progress) -> tuple[str, str]:
         at = self.at
         shard = Shard(self.group.rank, self.group.world)
-        with closing(self.task.train_stream(shard, at.position)) as batches:  # type: ignore[type-var]
-            try:
+        try:
+            with closing(self.task.train_stream(shard, at.position)) as batches:  # type: ignore[type-var]
                 return self._steps(batches, tracker, progress)
-            except NonFiniteLoss as problem:
-                lr = self.plan.schedule(at.step)
-                return "diverged", f"{problem} at step {at.step}, lr {lr:g}"
+        except NonFiniteLoss as problem:
+            cause = cause_of(problem, self)
+            if cause.in_data:
+                raise DataProblem(f"{problem}: {cause.text}") from None
+            lr = self.plan.schedule(problem.step)
+            return "diverged", f"{problem}, lr {lr:g}: {cause.text}"
+        except NonFinite as problem:
+            lr = self.plan.schedule(max(at.step - 1, 0))
+            where = "" if f"step {at.step}" in str(problem) else f" at step {at.step}"
+            return "diverged", f"{problem}{where}, lr {lr:g}"
 
     def _steps(
         self, batches: Iterator[Batch], tracker: Tracker | None, progress: Progress
@@ -208,8 +176,10 @@ class Trainer:
         at, plan = self.at, self.plan
         gpu = GpuMeters(self.task, self.device, self.group.world) if self.group.is_first else None
         clock = self.clock = Clock(at.wall_s, self.task, self.group.world, gpu)
-        if self._evaluation_is_due() and not self._evaluate(tracker, clock):
-            return self._preempted(tracker, clock)
+        if self._evaluation_is_due():  # of a run that was stopped in the middle of it
+            if not evaluate_run(self, tracker, clock):
+                return self._preempted(tracker, clock)
+            save_run(self, tracker, clock)
         while at.step < plan.steps:
             logs = (at.step + 1) % plan.log_every == 0 or at.step + 1 == plan.steps
             saves = (at.step + 1) % plan.checkpoint_every == 0 or at.step + 1 == plan.steps
@@ -235,32 +205,33 @@ class Trainer:
             self.window += result.tally[:2]
             if logs:
                 self._log_row(tracker, progress, clock, result)
-            if self._evaluation_is_due() and not self._evaluate(tracker, clock):
+            if self._evaluation_is_due() and not evaluate_run(self, tracker, clock):
                 return self._preempted(tracker, clock)
             saves = saves or at.best_step == at.step  # the best is kept, whenever it comes
             if saves:
-                self._save(tracker, clock)
+                save_run(self, tracker, clock)
             if result.asked_to_stop and at.step < plan.steps:
                 if not saves:
-                    self._save(tracker, clock)
+                    save_run(self, tracker, clock)
                 return "preempted", f"stopped on request after step {at.step}, and saved"
         return "finished", f"all {plan.steps} steps done"
 
     def _preempted(self, tracker: Tracker | None, clock: Clock) -> tuple[str, str]:
-        self._save(tracker, clock)
+        save_run(self, tracker, clock)
         return "preempted", f"stopped on request at step {self.at.step}, and saved"
 
     def _log_row(
         self, tracker: Tracker | None, progress: Progress, clock: Clock, result: StepResult
     ) -> None:
         at, plan = self.at, self.plan
+        self.finite.check()
         total, weight = self.window.tolist()
         self.window.zero_()
         loss = total / weight
         lr, meters = plan.schedule(at.step - 1), clock.meters()
         if tracker is None:
             return
-        row = self._position_row(clock) | {"train/loss": loss, "train/lr": lr}
+        row = self.position_row(clock) | {"train/loss": loss, "train/lr": lr}
         if result.grad_norm is not None:
             row["train/grad_norm"] = result.grad_norm.item()
         if self.scaler.is_enabled():
@@ -269,7 +240,8 @@ class Trainer:
         tracker.log(row | meters | ({} if found is None else telemetry_row(found, by)))
         progress.update(at.step, loss=loss, lr=lr, units_per_s=meters["speed/units_per_s"])
 
-    def _position_row(self, clock: Clock) -> dict[str, float | int]:
+    def position_row(self, clock: Clock) -> dict[str, float | int]:
+        """What every row of metrics.jsonl begins with."""
         at, plan = self.at, self.plan
         return {
             "step": at.step,
@@ -282,137 +254,6 @@ class Trainer:
         at, plan = self.at, self.plan
         due = at.step > 0 and (at.step % plan.eval_every == 0 or at.step == plan.steps)
         return due and at.evaluated != at.step
-
-    def _evaluate(self, tracker: Tracker | None, clock: Clock) -> bool:
-        """False after a stop signal to any process: the evaluation is then done after resuming."""
-        at, headline = self.at, self.task.headline
-        self.stepper.check_last()
-        self.group.average_buffers(self.module)
-        final = self.config.evaluation.final and at.step == self.plan.steps
-        metrics = self._metrics_of(self.task.splits)
-        tested = self._metrics_of(self.task.final_splits) if final else {}
-        if metrics is None or tested is None:
-            return False
-        value = metrics[headline.name]
-        better = value > at.best_value if headline.higher_is_better else value < at.best_value
-        is_best = math.isnan(at.best_value) or better
-        last: dict[str, float] = {}
-        if tested and self.task.final_checkpoint == "best" and not is_best:
-            last, tested = tested, self._test_best()
-            if tested is None:
-                return False
-        at.evaluated = at.step
-        self.final, self.last = metrics | tested, last
-        if is_best:
-            at.best_step, at.best_value, self.best = at.step, value, self.final
-        if tracker is not None:
-            tracker.log(self._position_row(clock) | self.final)
-        clock.pause()
-        return True
-
-    def _metrics_of(self, splits: Iterable[str]) -> dict[str, float] | None:
-        """By split and name; None after a stop signal to any process."""
-        metrics: dict[str, float] = {}
-        is_last = self.at.step == self.plan.steps
-        for split in splits:
-            kept = Predictions(KEPT) if is_last else None
-            found = evaluate(
-                self.task,
-                self.module,
-                split,
-                self.group,
-                self.config.hardware.precision,
-                lambda: self.stop_requested,
-                kept,
-            )
-            if found is None:
-                return None
-            if kept is not None and self.group.is_first:
-                write_predictions(predictions_file(self.folder, split), kept.in_order())
-            metrics |= {f"{split}/{name}": value for name, value in found.items()}
-        return metrics
-
-    def _test_best(self) -> dict[str, float] | None:
-        """The final splits with the best checkpoint's weights; the last ones are then restored."""
-        loaded = self.store.load_best()
-        if loaded is None or loaded.step != self.at.best_step:
-            found = "no checkpoint" if loaded is None else f"that of step {loaded.step}"
-            raise CheckpointError(f"the best step was {self.at.best_step}, but best.pt is {found}")
-        kept = {name: value.clone() for name, value in self.module.state_dict().items()}
-        try:
-            self.module.load_state_dict(loaded.state["model"])
-            return self._metrics_of(self.task.final_splits)
-        finally:
-            self.module.load_state_dict(kept)
-
-    def _save(self, tracker: Tracker | None, clock: Clock) -> None:
-        """On a GPU the state is copied to the host, and written while the training continues."""
-        self.stepper.check_last()
-        # Statistics of batch norm are each process's own between evaluations: all are saved.
-        own = {name: b.cpu() for name, b in self.module.named_buffers()}
-        buffers = self.group.gather_to_first(own)
-        carry = gather_carries(self.group, self.stepper.carry)
-        self.at.wall_s = clock.wall_s()
-        self.at.window_total, self.at.window_weight = self.window.tolist()
-        if self.group.is_first:
-            if tracker is not None:
-                tracker.sync()
-            state = {
-                "at": asdict(self.at),
-                "final": self.final,
-                "best": self.best,
-                "last": self.last,
-                "model": self.module.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "scaler": self.scaler.state_dict(),
-                "carry": carry,
-                "buffers": buffers,
-            }
-            step, best = self.at.step, self.at.best_step == self.at.step
-            if self.device.type == "cpu":
-                self.store.save(step, state, best=best)
-            else:
-                changing = {name: state[name] for name in ("model", "optimizer", "scaler")}
-                copied = state | on_host(changing)
-                self.writer.start(lambda: self.store.save(step, copied, best=best))
-        # Where the first process raises here the launcher ends the others, which wait.
-        self.group.wait_for_all()
-        clock.pause()
-
-    def _restore(self) -> None:
-        loaded = self.store.load_latest()
-        steps = set(self.group.gather(None if loaded is None else loaded.step))
-        if len(steps) > 1:
-            raise CheckpointError(f"the processes see different checkpoints: steps {steps}")
-        if loaded is None:
-            if self.config.init_from is not None:
-                load_initial_weights(self.module, self.config, self.folder, self.group.is_first)
-            return
-        state = loaded.state
-        self.at = TrainingState(**state["at"])
-        self.final, self.best = state["final"], state["best"]
-        self.last = state.get("last", {})  # checkpoints of earlier versions have none
-        self.module.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self._restore_buffers(state["buffers"])
-        if self.scaler.is_enabled():
-            self.scaler.load_state_dict(state["scaler"])
-        window = [self.at.window_total, self.at.window_weight]
-        self.window.copy_(torch.tensor(window, dtype=torch.float64))
-        own = self.plan.accumulation
-        first = self.group.rank * own
-        carries = state["carry"][first : first + own]
-        self.stepper.carry = map_tensors(lambda t: t.to(self.device), carries)
-        self.log(f"resuming {self.run_id} at step {self.at.step} of {self.plan.steps}")
-
-    def _restore_buffers(self, saved: list[dict[str, torch.Tensor]]) -> None:
-        """This process's own, or the mean of all where the number of processes has changed."""
-        for name, buffer in self.module.named_buffers():
-            if len(saved) == self.group.world:
-                buffer.copy_(saved[self.group.rank][name])
-            elif buffer.is_floating_point():
-                whole = torch.stack([part[name].double() for part in saved])
-                buffer.copy_(whole.mean(dim=0))
 
     def _settle_buckets(self) -> None:
         """Lets DDP regroup its buckets before the first step.
@@ -436,12 +277,3 @@ class _Silent:
     def __enter__(self) -> None: ...
 
     def __exit__(self, *_: object) -> None: ...
-
-
-def _flat(nested: dict[str, Any], where: str = "") -> dict[str, Any]:
-    """Dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in nested.items():
-        name = f"{where}.{key}" if where else key
-        flat |= _flat(value, name) if isinstance(value, dict) else {name: value}
-    return flat

@@ -1,14 +1,15 @@
-"""A W&B run that mirrors metrics.jsonl, each row once as far as can be known.
+"""A W&B run that mirrors metrics.jsonl: each row once, also after a kill and a resume.
 
-`wandb/mirrored` in the run's folder holds the last step whose rows W&B has for certain. After a
-resume the rows up to it are not sent again, and those after it are, also those written while W&B
-was away.
+A row's place in metrics.jsonl is its step in W&B (`_step`), so that both sides can name it. When a
+run starts again, rows that W&B has are not sent again, and all others are, also those written while
+W&B was away. What W&B has is known: online from the server, which tells where a resumed run stands;
+offline from the files in the run's folder. `wandb/mirrored` there holds how many rows W&B had for
+certain before a run changed from online to offline.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,8 @@ from typing import TYPE_CHECKING
 from engine.config import WANDB_MODES
 from engine.records import wandb_id
 from engine.rows import ROWS_FILE, read_rows
-from engine.tracking import Artifact, Ending, Log, Row, RunInfo
+from engine.tracking import Artifact, Ending, Log, Row, RunInfo, Table
+from engine.wandb_runs import WandbProblem, offline_places
 from tasks.files import write_atomically
 
 if TYPE_CHECKING:
@@ -46,21 +48,17 @@ class WandbTarget:
 
 
 class WandbMirror:
-    """Opens (or continues) the W&B run whose id is the run's; falls back to offline, then off."""
+    """Opens (or resumes) the W&B run whose id is the run's; falls back to offline, then off."""
 
-    def __init__(
-        self, folder: Path, target: WandbTarget, info: RunInfo, resume_step: int, log: Log
-    ) -> None:
+    def __init__(self, folder: Path, target: WandbTarget, info: RunInfo, log: Log) -> None:
         self._folder, self._target, self._info = folder, target, info
         self._rows = folder / ROWS_FILE
         self._log = log
-        self._resume_step = resume_step
         self._note = folder / "wandb" / "mirrored"
-        if resume_step <= 0:
-            with suppress(OSError):
-                self._note.unlink()
-        self._mirrored = _read_step(self._note)
-        self._sent: deque[tuple[float, int]] = deque()  # when a step was first sent, not settled
+        self._mirrored = _read_number(self._note)
+        self._sent: deque[tuple[float, int]] = deque()  # when rows were sent that are not settled
+        self._place = 0  # of the next row in metrics.jsonl
+        self._there: set[int] = set()  # places of rows that W&B has, besides the first `_mirrored`
         self._run: Run | None = None
         self._where = ""
         self._may_reopen = True
@@ -68,12 +66,11 @@ class WandbMirror:
 
     def log(self, row: Row) -> None:
         """Sends a row, unless W&B has it from before a resume."""
-        step = int(row["step"])
-        is_replay = self._resume_step < step <= self._mirrored
-        if self._run is None or is_replay:
+        place, self._place = self._place, self._place + 1
+        if self._run is None:
             return
         try:
-            self._send([row])
+            self._send(place, row)
         except Exception as error:
             self._reopen(error)
 
@@ -89,9 +86,10 @@ class WandbMirror:
                 self._run.alert(f"{self._info.run_id} diverged", ending.message, level="ERROR")
             for artifact in ending.artifacts:
                 self._upload(artifact)
+            for table in ending.tables:
+                self._show(table)
             self._run.finish(exit_code=EXIT_CODES.get(ending.kind, 1))
-            if self._sent:
-                self._settle(self._sent[-1][1])
+            self._settle(self._place)
             self._log(f"W&B: {self._where}")
         except Exception as error:
             self._log(f"W&B: could not finish ({_reason(error)}); {self._how_to_upload('*run-*')}")
@@ -107,12 +105,26 @@ class WandbMirror:
                 kept.add_file(str(path))
         self._run.log_artifact(kept)
 
+    def _show(self, table: Table) -> None:
+        import wandb
+
+        assert self._run is not None
+        rows = [list(row) for row in table.rows]
+        shown = wandb.Table(columns=list(table.columns), data=rows, allow_mixed_types=True)
+        self._run.log({table.name: shown})  # no row of metrics.jsonl: it has no "step"
+
     def _open(self, mode: str, failures: tuple[str, ...] = ()) -> None:
         """Tries the mode, then offline, then gives up; logs one line with the result."""
+        self._there = _offline_places(self._folder)
         for attempt in dict.fromkeys((mode, "offline")):
             try:
                 self._run = _init(self._target, self._info, self._folder, attempt)
-                self._send(row for row in read_rows(self._rows) if row["step"] > self._mirrored)
+                if attempt != "offline":  # the server knows better than the note
+                    self._mirrored = int(self._run.starting_step)
+                rows = read_rows(self._rows)
+                for place, row in enumerate(rows):
+                    self._send(place, row)
+                self._place = len(rows)
                 break
             except _NoKey:
                 failures += ("no key is configured",)
@@ -146,22 +158,21 @@ class WandbMirror:
 
             wandb.teardown()
 
-    def _send(self, rows: Iterable[Row]) -> None:
+    def _send(self, place: int, row: Row) -> None:
+        """Unless W&B has the row."""
         assert self._run is not None
-        for row in rows:
-            self._run.log(dict(row))
-            now, step = monotonic(), int(row["step"])
-            if not self._sent or step > self._sent[-1][1]:
-                self._sent.append((now, step))
-            settled = -1
-            # Never the newest: more rows of its step may come.
-            while len(self._sent) > 1 and self._sent[0][0] < now - SETTLED_AFTER:
-                settled = self._sent.popleft()[1]
-            if settled > self._mirrored:
-                self._settle(settled)
+        if place < self._mirrored or place in self._there:
+            return
+        self._run.log(dict(row), step=place, commit=True)
+        now, settled = monotonic(), -1
+        self._sent.append((now, place))
+        while self._sent[0][0] < now - SETTLED_AFTER:
+            settled = self._sent.popleft()[1]
+        if settled >= 0:
+            self._settle(settled + 1)
 
-    def _settle(self, step: int) -> None:
-        self._mirrored = max(step, self._mirrored)
+    def _settle(self, rows: int) -> None:
+        self._mirrored = max(rows, self._mirrored)
         write_atomically(self._note, f"{self._mirrored}\n".encode(), durable=False)
 
     def _how_to_upload(self, runs: str) -> str:
@@ -213,8 +224,16 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {first_line}"
 
 
-def _read_step(path: Path) -> int:
+def _read_number(path: Path) -> int:
     try:
         return int(path.read_text())
     except (OSError, ValueError):
-        return -1
+        return 0
+
+
+def _offline_places(folder: Path) -> set[int]:
+    """Places of the rows in a run's offline files; none where these can't be read."""
+    try:
+        return offline_places(folder)
+    except (WandbProblem, OSError):
+        return set()

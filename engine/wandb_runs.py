@@ -7,12 +7,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.plan import Duration
-from engine.records import from_json
+from engine.records import FINISHED, PLACES, RunRecord, from_json
+from engine.rows import sort_rows, thin_curves
 
 if TYPE_CHECKING:
     import wandb_workspaces.reports.v2 as reports
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 SEGMENTS = "offline-run-*"
 INSPECT = (sys.executable, "-m", "wandb", "leet", "inspect", "--json")
 TIMEOUT = 30  # seconds that W&B may take to answer
+# What our mirror adds to a run's configuration.
+DERIVED = ("plan", "parameters", "signature", "fingerprint", "paper_row", "provenance")
 HOW_TO_LOG_IN = "log in with `wandb login`, or set WANDB_API_KEY"
 
 
@@ -36,6 +39,8 @@ class WandbRun:
     config: dict[str, Any]
     status: str  # "finished", or what W&B calls another end
     read: Callable[[], list[dict[str, float]]]
+    summary: dict[str, Any] = field(default_factory=dict)
+    url: str = ""
 
 
 def find_segments(folder: Path) -> list[Path]:
@@ -66,10 +71,29 @@ def read_offline(folder: Path) -> WandbRun:
                 wandb_id = body.get("run_id") or wandb_id
                 run_id = body.get("display_name") or wandb_id
             elif record["type"] == "history":
-                rows.append(_row(body["item"]))
+                row = _row(body["item"])
+                rows += [row] if "step" in row else []  # or a table
             elif record["type"] == "exit":
                 status = "failed" if body.get("exit_code") else "finished"
     return WandbRun(wandb_id, run_id, _ours(config), status, lambda: rows)
+
+
+def offline_places(folder: Path) -> set[int]:
+    """Places in metrics.jsonl of the rows in all segments below a run's folder."""
+    places = set()
+    for segment in find_segments(folder):
+        for record in _inspect(segment):
+            if record["type"] == "history":
+                item = record["history"]["item"]
+                if "step" in item:
+                    places.add(int(item["_step"]))
+    return places
+
+
+def is_project(text: str) -> bool:
+    """Whether a text is ENTITY/PROJECT."""
+    entity, slash, name = text.strip("/").partition("/")
+    return bool(entity and slash and name) and "/" not in name
 
 
 def read_project(project: str) -> list[WandbRun]:
@@ -77,9 +101,47 @@ def read_project(project: str) -> list[WandbRun]:
     import wandb
 
     require_login()
+    project = project.strip("/")
     with _as_problem(f"{project} can't be read"):
         found = list(wandb.Api(timeout=TIMEOUT).runs(project))
     return [_remote(run) for run in found]
+
+
+def read_records(project: str) -> list[RunRecord]:
+    """Records of the finished runs of ENTITY/PROJECT; WandbProblem where there is none."""
+    found = [record for run in read_project(project) if (record := record_of(run)) is not None]
+    if not found:
+        raise WandbProblem(f"W&B: {project} has no finished run of this suite")
+    return found
+
+
+def record_of(run: WandbRun) -> RunRecord | None:
+    """What a finished run's record is, from what W&B was told; None for any other run."""
+    config, summary = run.config, run.summary
+    if summary.get("outcome") != FINISHED or not set(DERIVED) <= set(config):
+        return None
+
+    def below(prefix: str) -> dict[str, float]:
+        found = {k.removeprefix(prefix): v for k, v in summary.items() if k.startswith(prefix)}
+        return {name: from_json(value) for name, value in found.items() if "/" in name}
+
+    return RunRecord(
+        run_id=run.run_id,
+        experiment=config["experiment"],
+        scale=config["scale"],
+        seed=config["seed"],
+        fingerprint=config["fingerprint"],
+        final=below("final/"),
+        best=below("best/"),  # without its step and epoch
+        wall_s=summary["wall_s"],
+        plan=config["plan"],
+        environment=config["provenance"],
+        config={key: value for key, value in config.items() if key not in (*DERIVED, *PLACES)},
+        signature=config["signature"],
+        curves=thin_curves(sort_rows(run.read())),
+        parameters=config["parameters"],
+        url=run.url,
+    )
 
 
 def is_cut_short(config: Mapping[str, Any], rows: Sequence[Mapping[str, float]], unit: str) -> bool:
@@ -179,7 +241,8 @@ def _remote(run: Any) -> WandbRun:
         with _as_problem(f"the rows of {run.name} can't be read"):
             return [row for row in map(_row, run.scan_history()) if "step" in row]
 
-    return WandbRun(run.id, run.name, _ours(run.config), run.state, read)
+    config, summary = _ours(run.config), dict(run.summary_metrics or {})
+    return WandbRun(run.id, run.name, config, run.state, read, summary, run.url)
 
 
 def _inspect(segment: Path) -> Iterator[dict[str, Any]]:
@@ -200,9 +263,9 @@ def _inspect(segment: Path) -> Iterator[dict[str, Any]]:
 def _row(item: Mapping[str, Any]) -> dict[str, float]:
     """What our tracker logged: W&B's own columns begin with an underscore."""
     return {
-        key: from_json(value)
+        key: number
         for key, value in item.items()
-        if not key.startswith("_") and value is not None
+        if not key.startswith("_") and isinstance(number := from_json(value), int | float)
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.formats import format_hours
@@ -42,7 +42,8 @@ def count_cost(spec: RunSpec) -> Cost:
     task, plan = spec.task, spec.plan
     with torch.device("meta"):
         model = task.build_model()
-    optimizer = build_optimizer_of(spec.config, model)
+    options = {key: value for key, value in spec.config.optimizer.items() if key != "fused"}
+    optimizer = build_optimizer_of(replace(spec.config, optimizer=options), model)
     batch = task.example_batch().to("meta")
     counter = FlopCounterMode(display=False)
     try:

@@ -131,7 +131,7 @@ def optimizer_implementation(config: Any) -> str:
     if config.optimizer.get("name") != "novograd":
         return "fused"
     fused = config.optimizer.get("fused")
-    if fused is None:
+    if fused in (None, "auto"):
         return "foreach" if on_gpu else "fused (C++)"
     return ("fused (Triton)" if on_gpu else "fused (C++)") if fused else "foreach"
 

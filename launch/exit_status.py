@@ -11,9 +11,10 @@ EXIT = {
     "diverged": 5,
     "preempted": 75,
 }
-FAILED, BAD_INPUT, DIVERGED, PREEMPTED = (
+FAILED, BAD_INPUT, NO_CHECKPOINT, DIVERGED, PREEMPTED = (
     EXIT["failed"],
     EXIT["data_problem"],
+    EXIT["checkpoint_problem"],
     EXIT["diverged"],
     EXIT["preempted"],
 )

@@ -73,7 +73,7 @@ def _build(spec: RunSpec) -> Trainer:
         with device:
             return build_model()
 
-    task.build_model = on_gpu  # type: ignore[method-assign]
+    task.build_model = on_gpu
     try:
         folder = Path(tempfile.gettempdir())  # nothing is written
         return Trainer(spec.config, spec.plan, task, Group(0, 1, device), folder, spec.run_id)

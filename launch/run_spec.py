@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from engine.config import ConfigProblem, PathsConfig, RunConfig, recipe_fingerprint
 from engine.plan import Plan, make_plan, micro_batches_of
-from engine.records import RECORD_FILE, read_status
+from engine.records import RECORD_FILE, RecordError, RunRecord, read_record, read_status
 from engine.schema import read_dataclass
 from launch.compose import Origin, collect
 from launch.config_files import ROOT
@@ -47,7 +48,14 @@ class RunSpec:
     @property
     def is_done(self) -> bool:
         """Whether the run has finished here; published records are of other people's runs."""
-        return read_status(self.folder).is_finished and self.record_path.exists()
+        return read_status(self.folder).is_finished and self.record is not None
+
+    @property
+    def record(self) -> RunRecord | None:
+        """What the run has left; None if it is not there, or damaged: then launch the run again."""
+        with suppress(RecordError):
+            return read_record(self.record_path)
+        return None
 
 
 def make_run_spec(overrides: list[str], *, need_data: bool = True) -> RunSpec:

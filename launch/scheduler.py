@@ -22,6 +22,7 @@ from engine.rows import ROWS_FILE, Row, RowTail
 from launch import hardware as machine
 from launch.config_files import ROOT
 from launch.display import Display
+from launch.entry import receive_stop_signals
 from launch.exit_status import DIVERGED, PREEMPTED, describe_exit
 from launch.run_spec import RunSpec
 from launch.worker import be_killed_with_parent
@@ -206,15 +207,14 @@ def _stop(job: Job, stop_signals: int) -> None:
 
 @contextmanager
 def _count_stop_signals() -> Iterator[Callable[[], int]]:
-    """The number of SIGTERM, SIGINT and SIGUSR1 received."""
+    """The number of stop signals received; of SIGHUP the first, as a terminal may send two."""
     count = 0
 
     def receive(number: int, _: FrameType | None) -> None:
         nonlocal count
-        count += 1
+        count += number != signal.SIGHUP or not count
 
-    watched = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-    before = {number: signal.signal(number, receive) for number in watched}
+    before = receive_stop_signals(receive)
     try:
         yield lambda: count
     finally:

@@ -6,6 +6,7 @@ import sys
 
 from engine.config import ConfigProblem, RunConfig
 from launch.compose import Origin
+from launch.entry import STOPPED_EARLY
 from launch.exit_status import BAD_INPUT, FAILED
 from launch.rendezvous import Node, NodeLost, Rendezvous, RendezvousError
 from launch.run_spec import RunSpec, complete_run_spec, describe
@@ -34,6 +35,7 @@ def launch(config: RunConfig, origin: Origin, node: Node, *, patient: bool = Fal
         print(f"{node}: {lost}", file=sys.stderr)
         return lost.status or FAILED
     except SystemExit as stopped:  # a stop signal before the workers were started
+        print(STOPPED_EARLY, flush=True)
         return int(stopped.code or 0)
 
 

@@ -12,14 +12,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Self
 
+from launch.entry import end_of, receive_stop_signals, write_now
 from launch.exit_status import PREEMPTED
-from launch.worker import stop_file
+from launch.worker import STOP_WORKER, stop_file
 
 SECONDS_TO_DIE = 10.0  # for workers whose torchrun was killed
 
 
 class StopSignals:
-    """SIGTERM, SIGINT and SIGUSR1: workers save and stop at the first, the second kills them.
+    """SIGTERM, SIGINT, SIGUSR1, SIGHUP: workers save and stop at the first, the second kills them.
 
     Before there are workers the first one ends this process. A `patient` launcher takes all signals
     as the first: Slurm repeats them, and kills by itself what takes too long.
@@ -35,13 +36,12 @@ class StopSignals:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-            self._before[number] = signal.signal(number, self._receive)
+        self._before = receive_stop_signals(self._receive)
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            signal.signal(number, end_of(handler))
 
     def send_to(self, logs: Path, node: int, ranks: range) -> None:
         """From now on signals are sent on to this node's workers."""
@@ -77,9 +77,10 @@ class StopSignals:
                 os.close(descriptor)
 
     def _receive(self, number: int, _: FrameType | None) -> None:
+        if number == signal.SIGHUP and self.count:
+            return  # a terminal that is closed may send it twice, the shell's and the kernel's
         self.count += 1
         if self._logs is None:
-            print("stopped before the run started", flush=True)
             raise SystemExit(PREEMPTED)
         if self.count > 1:
             if not self._patient:
@@ -88,16 +89,19 @@ class StopSignals:
         # A worker writes its process id, then looks for this file: it can't miss both.
         with suppress(OSError):
             self._stop_file.touch()
-        for pid in self._workers():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
+        if self._is_running():  # else the process ids may be those of others by now
+            for pid in self._workers():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, STOP_WORKER)
         more = "" if self._patient else "; signal again to stop at once"
-        with suppress(OSError):  # a closed terminal or pipe
-            print(f"stopping after this step{more}", flush=True)
+        write_now(f"stopping after this step{more}")
 
     def _kill(self) -> None:
-        if self._torchrun is not None and self._torchrun.returncode is None:
+        if self._torchrun is not None and self._is_running():
             os.killpg(self._torchrun.pid, signal.SIGKILL)  # the kernel kills the workers with it
+
+    def _is_running(self) -> bool:
+        return self._torchrun is not None and self._torchrun.returncode is None
 
     def _pid_files(self) -> list[Path]:
         """Of this node's workers only: another node's ids are of other processes here."""

@@ -14,11 +14,20 @@ from dataclasses import asdict
 from pathlib import Path
 
 from engine.lock import RunFolderBusy, hold_run_folder
-from engine.records import RUN_FILE, RunFile, Status, read_status, write_run_file, write_status
+from engine.records import (
+    RUN_FILE,
+    RecordError,
+    RunFile,
+    Status,
+    read_status,
+    write_run_file,
+    write_status,
+)
 from launch.config_files import header_of, text_of
-from launch.exit_status import BAD_INPUT, BUSY, EXIT
+from launch.exit_status import BAD_INPUT, BUSY, EXIT, NO_CHECKPOINT
 from launch.paper_row import paper_row
 from launch.rendezvous import Node, NodeLost, Rendezvous, free_port
+from launch.run_record import restore_record
 from launch.run_spec import RunSpec
 from launch.standby import start_process, take_standby, worker_environment
 from launch.stop_signals import StopSignals
@@ -59,12 +68,17 @@ def _take_folder(spec: RunSpec, held: ExitStack) -> int | None:
     try:
         held.enter_context(hold_run_folder(folder))
         if read_status(folder).is_finished:
+            if done := restore_record(spec):
+                print(done)
             print(f"{spec.run_id} is finished already: {folder}")
             return 0
         freeze(spec)
     except RunFolderBusy as problem:
         print(problem, file=sys.stderr)
         return BUSY
+    except RecordError as problem:
+        print(problem, file=sys.stderr)
+        return NO_CHECKPOINT
     except OSError as problem:
         outputs = spec.config.paths.outputs
         print(f"paths.outputs={outputs} can't be written to: {problem}", file=sys.stderr)

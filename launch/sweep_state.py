@@ -10,7 +10,7 @@ from typing import Protocol
 
 from analysis.trials import DIVERGED, FAILED, FINISHED, MISSING, Trial, TrialResult
 from engine.config import ClusterConfig, ConfigProblem
-from engine.records import RunRecord, read_record, read_status
+from engine.records import RunRecord, read_status
 from launch.estimate import RemainingTime
 from launch.exit_status import DIVERGED as DIVERGED_EXIT
 from launch.exit_status import FAILED as FAILED_EXIT
@@ -122,10 +122,9 @@ class SweepState:
     def _look_up(self, spec: RunSpec) -> RunEnd:
         """Only runs that ended here count, and published ones where asked for."""
         if spec.is_done:
-            return FINISHED, read_record(spec.record_path)
+            return FINISHED, spec.record
         if read_status(spec.folder).kind == DIVERGED:
-            left = spec.record_path.exists()
-            return DIVERGED, read_record(spec.record_path) if left else None
+            return DIVERGED, spec.record
         missing = FAILED if spec.run_id in self.failed else MISSING
         return self._published.get(spec.run_id, (missing, None))
 

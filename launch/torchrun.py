@@ -6,6 +6,8 @@ import os
 import signal
 import sys
 
+from launch.entry import make_streams_safe
+
 
 def torchrun() -> int:
     """Without torchrun's own traceback at its end when a worker has failed."""
@@ -13,6 +15,7 @@ def torchrun() -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main
 
+    make_streams_safe()
     os.environ["TORCHRUN_PID"] = str(os.getpid())  # lets a worker notice that its parent is gone
     # Slurm sends these to every process of a job, and torchrun would kill workers while they save.
     for number in (signal.SIGTERM, signal.SIGUSR1):

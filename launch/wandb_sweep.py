@@ -12,7 +12,7 @@ import yaml
 from analysis.trials import score
 from engine import wandb_runs
 from engine.records import wandb_id
-from launch.compose import ROOT
+from launch.config_files import ROOT
 from launch.run_spec import RunSpec, read_overrides
 from launch.search import random_trials
 from launch.sweep import Range, Sweep, SweepOptions, override_of

@@ -13,30 +13,14 @@ import signal
 import sys
 import traceback
 from contextlib import suppress
-from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TextIO
 
-from engine.records import (
-    DIVERGED,
-    FINISHED,
-    RECORD_FILE,
-    RunFile,
-    RunRecord,
-    read_json,
-    read_run_file,
-    write_record,
-    write_status,
-)
-from engine.rows import ROWS_FILE, read_rows, sort_rows, thin_curves
+from engine.records import read_run_file, write_status
+from tasks.files import remove_temporaries
 
-if TYPE_CHECKING:  # torch is imported after the signal handlers are in place
-    from engine.plan import Plan
-    from engine.trainer import FitResult, Trainer
-
-PLACES = ("paths", "cluster", "init_from")  # of a configuration; a record names no path
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+STOP_WORKER = signal.SIGUSR1  # what a launcher sends
+STOP_SIGNALS = (signal.SIGTERM, STOP_WORKER)
 
 
 def run_worker(folder: Path) -> int:
@@ -44,12 +28,15 @@ def run_worker(folder: Path) -> int:
     rank = int(os.environ.get("RANK", 0))
     _die_with_parent()
     early: list[int] = []  # stop signals before there is a trainer that could be stopped
-    for number in STOP_SIGNALS:
-        signal.signal(number, lambda number, _: early.append(number))
+    # SIGTERM is still deadly: there is nothing to save, and torchrun ends with it workers that wait
+    # for one that was lost, perhaps inside a call during which Python handles no signals.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(STOP_WORKER, lambda number, _: early.append(number))
     log: TextIO = sys.stderr
     try:
         log = _keep_log(folder, rank)
         if rank == 0:  # before it joins the others, one of which may write another status
+            remove_temporaries(folder)
             write_status(folder, "running", "")
         _train(folder, early)
     except Exception as error:
@@ -91,6 +78,7 @@ def _train(folder: Path, early: list[int]) -> None:
     from engine.trainer import Trainer
     from launch.out_of_memory import describe_out_of_memory
     from launch.paper_row import compare_with_paper
+    from launch.run_record import keep_record
     from launch.run_spec import make_task
     from tasks.base import DataProblem
     from tasks.catalog import task_class
@@ -111,7 +99,7 @@ def _train(folder: Path, early: list[int]) -> None:
             frozen.notes,
             frozen.paper,
             lambda final: compare_with_paper(config.experiment, config.scale, final),
-            lambda result: _keep_record(folder, frozen, plan, result, trainer),
+            lambda result: keep_record(folder, frozen, result, trainer),
         )
         try:
             trainer = Trainer(config, plan, task, group, folder, frozen.run_id, about)
@@ -143,58 +131,6 @@ def _train(folder: Path, early: list[int]) -> None:
 def stop_file(logs: Path, node: int) -> Path:
     """Exists once a node's launcher has received a stop signal, perhaps before its workers do."""
     return logs / (f"stop-{node}" if node else "stop")
-
-
-def _keep_record(
-    folder: Path, frozen: RunFile, plan: Plan, result: FitResult, trainer: Trainer
-) -> None:
-    if result.status in (FINISHED, DIVERGED):
-        write_run_record(folder, frozen, plan, result, trainer)
-
-
-def write_run_record(
-    folder: Path, frozen: RunFile, plan: Plan, result: FitResult, trainer: Trainer
-) -> None:
-    """What a run leaves beside its checkpoints when it has finished or diverged."""
-    from engine.provenance import describe_environment
-
-    config, rows = frozen.config, folder / ROWS_FILE
-    record = RunRecord(
-        run_id=frozen.run_id,
-        experiment=config["experiment"],
-        scale=config["scale"],
-        seed=config["seed"],
-        fingerprint=frozen.fingerprint,
-        final=result.final if result.status == FINISHED else {},
-        best=result.best,
-        wall_s=result.wall_s,
-        plan={k: v for k, v in asdict(plan).items() if k != "schedule"},
-        environment=describe_environment() | _initial_model(folder) | _user_configs(frozen),
-        config={k: v for k, v in config.items() if k not in PLACES},
-        date=datetime.now(UTC).date().isoformat(),
-        status=result.status,
-        last=result.last,
-        skipped_steps=result.skipped,
-        meters=result.meters,
-        signature=trainer.task.signature(),
-        curves=thin_curves(sort_rows(read_rows(rows))) if rows.exists() else {},
-        parameters=sum(p.numel() for p in trainer.module.parameters()),
-        data_manifest=trainer.task.data_manifest(),
-    )
-    write_record(folder / RECORD_FILE, record)
-
-
-def _initial_model(folder: Path) -> dict[str, Any]:
-    """Whose weights a run began with, if not with random ones."""
-    from engine.initialisation import INITIAL_FILE
-
-    path = folder / INITIAL_FILE
-    return {"initial_model": read_json(path)} if path.exists() else {}
-
-
-def _user_configs(frozen: RunFile) -> dict[str, Any]:
-    """The text of configs that the checkout does not have."""
-    return {"user_configs": frozen.user_configs} if frozen.user_configs else {}
 
 
 def _die_with_parent() -> None:

@@ -60,7 +60,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--scale", choices=SCALES, help="compare only runs of this scale")
     add("--outputs", type=Path, default=Path("outputs"))
     add("--out", type=Path, help="default: compare/ below --outputs")
-    add("--wandb", metavar="ENTITY/PROJECT", help="read the runs from W&B")
+    add("--from-wandb", metavar="ENTITY/PROJECT", help="read the runs from W&B")
     add("--wandb-report", action="store_true", help="also create a W&B report")
     options = parser.read(arguments)
     options.select = dict(word.split("=", 1) for word in options.runs if "=" in word)
@@ -68,9 +68,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options.group_by = options.select.pop("group_by", options.group_by)
     options.select |= {"scale": options.scale} if options.scale else {}
     options.out = options.out or options.outputs / "compare"
-    if options.wandb and options.wandb.strip("/").count("/") != 1:
-        parser.error(f"--wandb {options.wandb}: write ENTITY/PROJECT")
-    if options.wandb and options.runs:
+    if options.from_wandb and not wandb_runs.is_project(options.from_wandb):
+        parser.error(f"--from-wandb {options.from_wandb}: write ENTITY/PROJECT")
+    if options.from_wandb and options.runs:
         parser.error(f"{options.runs[0]}: select runs of W&B by key=value")
     return options
 

@@ -5,9 +5,10 @@
 Writes `results/REPORT.md`, `results/report.html`, `results/STUDY.md`, the study's charts,
 `docs/performance.md` and the tables in README.md from published records only: the same files give
 the same bytes. `--check` writes nothing and names what is stale. `--own` writes
-`outputs/report.html` instead, which also shows the runs below `outputs/`, marked as not published.
+`outputs/report.html` instead, which also shows the runs below `outputs/`, marked as not published;
+`--from-wandb ENTITY/PROJECT` does the same with finished runs that W&B has, too.
 
-Exit status: 0 written, or up to date · 1 stale · 2 a file that can't be used.
+Exit status: 0 written, or up to date · 1 stale · 2 a file or W&B project that can't be used.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from analysis.report_files import recipes_in, tracked_files, write_own_page
+from engine import wandb_runs
 from engine.config import ConfigProblem
 from engine.records import read_records
 from launch.command_line import CommandLine
@@ -31,11 +33,16 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--check", action="store_true", help="write nothing; 1 if anything is stale")
     mode.add_argument("--own", action="store_true", help="a page with the runs of this checkout")
+    mode.add_argument("--from-wandb", metavar="ENTITY/PROJECT", help="--own, and runs from W&B")
     parser.add_argument("--outputs", type=Path, default=root / "outputs", help="of --own")
     options = parser.read(arguments)
+    if options.from_wandb and not wandb_runs.is_project(options.from_wandb):
+        parser.error(f"--from-wandb {options.from_wandb}: write ENTITY/PROJECT")
     try:
-        if options.own:
-            print(f"wrote {write_own_page(options.outputs, recipe_fingerprints, root)}")
+        if options.own or options.from_wandb:
+            others = wandb_runs.read_records(options.from_wandb) if options.from_wandb else []
+            page = write_own_page(options.outputs, recipe_fingerprints, root, others)
+            print(f"wrote {page}")
             return 0
         published = read_records(root / "results" / "runs")
         files = tracked_files(root, recipe_fingerprints(recipes_in(published)))
@@ -47,7 +54,7 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
             else:
                 write_atomically(path, text.encode(), durable=False)
                 print(f"wrote {name}")
-    except (ConfigProblem, ValueError, OSError) as problem:
+    except (ConfigProblem, wandb_runs.WandbProblem, ValueError, OSError) as problem:
         print(problem, file=sys.stderr)
         return 2
     if not stale:

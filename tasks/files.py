@@ -28,6 +28,12 @@ def write_atomically(path: Path, data: bytes, durable: bool = True) -> None:
         sync(path.parent)
 
 
+def remove_temporaries(folder: Path) -> None:
+    """What a kill in `write_atomically` left in a folder in which nobody writes now."""
+    for path in folder.glob(".*.tmp"):
+        path.unlink(missing_ok=True)
+
+
 def sync(path: Path) -> None:
     """Has on the disk what a file holds, or the names that were given in a folder."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -58,6 +58,14 @@ class Unreadable:
             )
 
 
+def check_max_unreadable(allowed: float) -> None:
+    """DataProblem unless it is a share; 2 would allow twice as many as there are."""
+    if not 0 <= allowed <= 1:
+        raise DataProblem(
+            f"data.max_unreadable: must be between 0 and 1, a share of the files, not {allowed:g}"
+        )
+
+
 def load_batches(
     source: BatchSource,
     keys: Iterable[Sequence[Any]],

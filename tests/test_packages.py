@@ -47,7 +47,13 @@ ALLOWED = {
         "analysis.trials",
         "analysis.verdicts",
     ],
-    "analysis": ["engine.records", "engine.rows", "engine.formats", "tasks.files"],
+    "analysis": [
+        "engine.records",
+        "engine.rows",
+        "engine.predictions",
+        "engine.formats",
+        "tasks.files",
+    ],
     "benchmarks": ["optim", "engine", "tasks", "launch", "analysis"],
     "scripts": ["optim", "engine", "tasks", "launch", "analysis", "benchmarks"],
 }
@@ -100,6 +106,24 @@ def forbidden_imports(path: str, source: str) -> list[str]:
         if package == "tasks" and below and below[0] in TASKS:
             if any(task != below[0] and is_part_of(name, f"tasks.{task}") for task in TASKS):
                 found.append(f"{path} imports {name}: a task imports no other task")
+    return found
+
+
+def unpickles(path: str, source: str) -> list[str]:
+    """Calls that execute code from a file; torch.load is safe with weights_only=True."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        called, options = (
+            ast.unparse(node.func),
+            {k.arg: ast.unparse(k.value) for k in node.keywords},
+        )
+        unsafe = called in ("pickle.load", "pickle.loads", "pickle.Unpickler", "joblib.load")
+        unsafe |= called == "torch.load" and options.get("weights_only") != "True"
+        unsafe |= options.get("allow_pickle") == "True"
+        if unsafe:
+            found.append(f"{path}:{node.lineno} calls {called}: a file could execute code")
     return found
 
 
@@ -176,6 +200,25 @@ def test_an_import_that_is_not_allowed_is_found(path, source):
 )
 def test_an_import_that_is_allowed_is_not_found(path, source):
     assert not forbidden_imports(path, source)
+
+
+def test_nothing_is_unpickled():
+    found = problems(unpickles)
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "pickle.loads(data)",
+        "torch.load(file)",
+        "torch.load(file, weights_only=False)",
+        "np.load(file, allow_pickle=True)",
+    ],
+)
+def test_a_call_that_unpickles_is_found(call):
+    assert unpickles("engine/loading.py", call)
+    assert not unpickles("engine/loading.py", "torch.load(file, weights_only=True)")
 
 
 def test_scripts_are_short():

@@ -49,6 +49,26 @@ def test_set_up_installs_nothing_without_its_checksum():
     assert all("--require-hashes" in line for line in installs)
 
 
+def test_another_build_of_torch_is_the_locked_version_and_all_else_stays_locked():
+    """The wheel index is the user's to give: for GPUs that the locked build has no kernels for."""
+    recipe = run_make("-n", "setup", "TORCH_INDEX=INDEX", "VENV=none", "PYTHON=python3.11").stdout
+    of_torch = recipe[recipe.index('--index-url "INDEX"') :]
+    chosen = re.search(r"\$\(grep .* requirements\.lock\)", of_torch)
+    assert chosen is not None
+    echoed = subprocess.run(["bash", "-c", f"echo {chosen[0]}"], cwd=ROOT, capture_output=True)
+    names = ("torch", "torchaudio", "torchvision")
+    pinned = [f"{name}=={LOCKED[name][0]}" for name in names]
+    assert sorted(echoed.stdout.decode().split()) == sorted(pinned)
+    parts = re.findall(r"<\((awk .*? requirements\.lock)\)", recipe, re.DOTALL)
+    installed = set[str]()
+    for part in parts:
+        shown = subprocess.run(["bash", "-c", part], cwd=ROOT, capture_output=True, check=True)
+        installed |= set(read_lock(shown.stdout.decode()))
+    replaced = set(LOCKED) - installed
+    assert set(names) | {"triton"} <= replaced
+    assert all(re.match("torch|triton|nvidia-|cuda-", name) for name in replaced)
+
+
 def test_a_package_that_differs_from_the_lock_is_refused(tmp_path):
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "pyproject.toml").write_text("[project]\nname = 'p'\nversion = '1'\n")

@@ -20,7 +20,7 @@ from tasks.imagenet.images import MEANS, PREPROCESSINGS, RANGE, Preprocessing
 from tasks.imagenet.index import ImageIndex, check_classes, check_folders
 from tasks.imagenet.model import ResNet, ResNetOptions
 from tasks.imagenet.predict import ImagePredictions
-from tasks.loading import Unreadable, load_batches
+from tasks.loading import Unreadable, check_max_unreadable, load_batches
 from tasks.making import Makers, make_data
 from tasks.manifests import describe_data
 from tasks.streams import eval_micro_batches, micro_batches_of_step, shuffled_micro_batches
@@ -56,6 +56,10 @@ class ImageNet(ImagePredictions):
         if self.data_options.train_every < 1:
             every = self.data_options.train_every
             raise DataProblem(f"data.train_every: must be at least 1, not {every}")
+        if self.data_options.image_size < 1:
+            side = self.data_options.image_size
+            raise DataProblem(f"data.image_size: must be at least 1, not {side}")
+        check_max_unreadable(self.data_options.max_unreadable)
         self._check_preprocessing()
         make_data(self.data_options.make, MAKERS, self.root)
         check_folders(self.root, self.model_options.classes)

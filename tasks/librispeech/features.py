@@ -198,7 +198,7 @@ def _full_precision(device: str) -> Iterator[None]:
             return
         tf32, matmul.allow_tf32 = matmul.allow_tf32, False
         try:
-            with torch.backends.cudnn.flags(enabled=False):  # type: ignore[no-untyped-call]
+            with torch.backends.cudnn.flags(enabled=False):
                 yield
         finally:
             matmul.allow_tf32 = tf32

@@ -25,7 +25,7 @@ from tasks.librispeech.model import Jasper, JasperOptions, output_lengths
 from tasks.librispeech.predict import SpeechPredictions
 from tasks.librispeech.prepare import official_counts
 from tasks.librispeech.stopwatch import Stopwatch
-from tasks.loading import Unreadable, load_batches
+from tasks.loading import Unreadable, check_max_unreadable, load_batches
 from tasks.making import Makers, make_data
 from tasks.manifests import describe_data
 from tasks.streams import (
@@ -103,6 +103,7 @@ class LibriSpeech(SpeechPredictions):
 
     def prepare_data(self) -> None:
         options = self.data_options
+        check_max_unreadable(options.max_unreadable)
         unknown = [split for split in options.held_out if split not in HELD_OUT]
         if unknown or self.splits[0] not in options.held_out:
             raise DataProblem(

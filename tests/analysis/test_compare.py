@@ -236,7 +236,8 @@ class TestRefusals:
         assert "file" in refused(capsys, outputs, "--out", str(tmp_path / "file"))
 
     def test_of_wrong_arguments(self, outputs, capsys):
-        for words in (["--axis", "time"], ["--wandb", "project"], ["--wandb", "a/b", "run"]):
+        project = ["--from-wandb", "project"]
+        for words in (["--axis", "time"], project, ["--from-wandb", "a/b", "run"]):
             with pytest.raises(SystemExit) as ended:
                 main(["--outputs", str(outputs), *words])
             assert ended.value.code == 2
@@ -254,7 +255,7 @@ class TestWandb:
             compared(outputs, "optimizer=sgd", *TOP1) / "imagenet-scale-mini-digits-val-top1.csv"
         )
         remote = outputs.parent / "remote"
-        compared(outputs, "--wandb", "me/novograd", "--out", str(remote), *TOP1)
+        compared(outputs, "--from-wandb", "me/novograd", "--out", str(remote), *TOP1)
         assert (remote / local.name).read_text() == local.read_text()
 
     def mirrored(self, outputs, seed):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine import trainer as trainer_module
+from engine import run_evaluation
 from engine.checkpoint import CheckpointError
 from engine.distributed import Group, joined
 from engine.plan import make_plan, micro_batches_of
@@ -75,7 +75,7 @@ def test_stopped_while_the_best_is_tested(tmp_path: Path, monkeypatch: pytest.Mo
         whole = make(tmp_path / "whole", group, BestTested)
         expected = whole.fit()
         stopped = make(tmp_path / "stopped", group, BestTested)
-        plain, calls = trainer_module.evaluate, []
+        plain, calls = run_evaluation.evaluate, []
 
         def evaluate(task, model, split, *others):
             calls.append(split)
@@ -83,9 +83,9 @@ def test_stopped_while_the_best_is_tested(tmp_path: Path, monkeypatch: pytest.Mo
                 stopped.request_stop()
             return plain(task, model, split, *others)
 
-        monkeypatch.setattr(trainer_module, "evaluate", evaluate)
+        monkeypatch.setattr(run_evaluation, "evaluate", evaluate)
         assert stopped.fit().status == "preempted"
-        monkeypatch.setattr(trainer_module, "evaluate", plain)
+        monkeypatch.setattr(run_evaluation, "evaluate", plain)
         resumed = make(tmp_path / "stopped", group, BestTested)
         outcome = resumed.fit()
         assert (outcome.final, outcome.last) == (expected.final, expected.last)

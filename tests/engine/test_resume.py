@@ -152,7 +152,9 @@ def stop_after(group: Group, folder: str, changes: dict[str, Any], step: int) ->
     assert trainer.fit().status == "preempted"
 
 
-def test_stopped_in_an_evaluation_the_evaluation_is_made_up_for(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("batch", "step"), [(8, 10), (20, 20)])
+def test_stopped_in_an_evaluation_the_evaluation_is_made_up_for(tmp_path, monkeypatch, batch, step):
+    """And the best checkpoint is saved, in the middle of a run and at its end."""
     alone = Group(0, 1, torch.device("cpu"))
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"
     reference, _ = fit(toy_config(straight, **CHANGES), alone, straight)
@@ -162,18 +164,43 @@ def test_stopped_in_an_evaluation_the_evaluation_is_made_up_for(tmp_path, monkey
     def counting(*arguments: Any) -> Any:
         nonlocal seen
         seen += 1
-        if seen == 8:  # in the middle of the second evaluation
+        if seen == batch:  # an evaluation has six
             trainer.request_stop()
         return count(*arguments)
 
     monkeypatch.setattr(trainer.task, "count", counting)
     outcome = trainer.fit()
-    assert (outcome.status, outcome.step) == ("preempted", 10)
+    assert (outcome.status, outcome.step) == ("preempted", step)
     again, outcome = fit(toy_config(stopped, **CHANGES), alone, stopped)
     assert outcome.status == "finished"
     assert rows(straight) == rows(stopped)
+    best = [trainer.store.load_best() for trainer in (reference, again)]
+    assert best[0] is not None
+    assert best[1] is not None
+    assert best[0].step == best[1].step == reference.at.best_step == step_of_best(reference)
     for a, b in zip(weights(reference), weights(again), strict=True):
         assert torch.equal(a, b)
+
+
+def step_of_best(trainer: Trainer) -> int:
+    """The evaluation with the lowest error."""
+    found = [row for row in rows(trainer.folder) if "valid/error" in row]
+    return int(min(found, key=lambda row: row["valid/error"])["step"])
+
+
+@pytest.mark.parametrize("damage", ["missing", "changed"])
+def test_rows_that_were_lost_or_changed_are_restored_when_a_run_resumes(tmp_path, damage):
+    alone = Group(0, 1, torch.device("cpu"))
+    straight, stopped = tmp_path / "straight", tmp_path / "stopped"
+    fit(toy_config(straight, **CHANGES), alone, straight)
+    stop_after(alone, str(stopped), CHANGES, 11)
+    file = stopped / "metrics.jsonl"
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_text(file.read_text().replace('"train/loss": 1', '"train/loss": 7'))
+    fit(toy_config(stopped, **CHANGES), alone, stopped)
+    assert rows(straight) == rows(stopped)
 
 
 def diverge(group: Group, folder: str) -> None:

@@ -31,7 +31,7 @@ class Recorder:
 def recorders(monkeypatch):
     made: list[Recorder] = []
 
-    def make(folder: Any, tracking: Any, info: RunInfo, resume_step: int, log: Any) -> list[Any]:
+    def make(folder: Any, tracking: Any, info: RunInfo, log: Any) -> list[Any]:
         made.append(Recorder(info))
         return [made[-1]]
 

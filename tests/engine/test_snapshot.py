@@ -5,17 +5,23 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from engine.distributed import PIECE_BYTES, Group
 from engine.snapshot import BackgroundWriter, gather_carries, map_tensors, on_host
+from engine.step import Tally
 from tests.engine.toy import make_trainer, run_world, toy_config
 
 
 def test_structures_stay_what_they_are() -> None:
-    state = {"a": [torch.ones(2), (1, torch.zeros(1))], "b": None, "betas": (0.9, 0.5)}
+    state: dict[str, Any] = {
+        "a": [torch.ones(2), (1, torch.zeros(1))],
+        "b": None,
+        "betas": (0.9, 0.5),
+    }
     copied = map_tensors(lambda t: t + 1, state)
     assert copied["betas"] == (0.9, 0.5)
     assert copied["a"][1][0] == 1
@@ -61,7 +67,7 @@ def test_a_stopped_run_whose_last_loss_was_not_finite_has_diverged(tmp_path: Pat
     def run(*args: object, **options: object) -> object:
         result = take_step(*args, **options)  # type: ignore[arg-type]
         waited = SimpleNamespace(synchronize=lambda: None)
-        trainer.stepper._previous = (torch.tensor([torch.nan, 1.0, 0.0]), waited)
+        trainer.stepper._previous = Tally(torch.tensor([torch.nan, 1.0, 0.0]), 0, 0, waited)
         return result
 
     trainer.stepper.run = run  # type: ignore[assignment,method-assign]

@@ -24,9 +24,7 @@ DONE = Ending("finished")
 
 def open_tracker(folder, resume_step=0, log=print, wandb="off", tensorboard=False):
     tracking = TrackingConfig(wandb=wandb, project="novograd", tensorboard=tensorboard)
-    return Tracker(
-        folder, resume_step, log, lambda: make_mirrors(folder, tracking, INFO, resume_step, log)
-    )
+    return Tracker(folder, resume_step, log, lambda: make_mirrors(folder, tracking, INFO, log))
 
 
 def track(folder, steps, resume_step=0, wandb="off", log=print, tensorboard=False):
@@ -127,12 +125,57 @@ class TestResume:
         assert (tmp_path / "metrics.jsonl").stat().st_ino == inode
 
     def test_tells_of_damage_in_the_middle(self, tmp_path):
+        """Of a run whose checkpoint does not hold the rows: the others are kept."""
         (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n\x00\n{"step": 3}\n')
         lines: list[str] = []
         track(tmp_path, [], resume_step=3, log=lines.append).finish(DONE)
-        assert len(read_rows(tmp_path / "metrics.jsonl")) == 1
+        assert read_rows(tmp_path / "metrics.jsonl") == [{"step": 1}, {"step": 3}]
+        assert lines == ["metrics.jsonl: damaged rows are left out, in lines 2"]
+
+    @pytest.mark.parametrize(
+        ("damage", "message"),
+        [
+            (lambda rows: None, "is missing"),
+            (lambda rows: b"", "lacks rows: it has 0 of 12 lines"),
+            (lambda rows: rows[:100], "from line 3 of 12 on"),
+            (lambda rows: rows.replace(b"0.5", b"0.6"), "from line 2 of 12 on"),
+            (lambda rows: rows.replace(b"\n", b"\x00", 3), "from line 1 of 12 on"),
+        ],
+    )
+    def test_restores_rows_from_the_checkpoint(self, tmp_path, damage, message):
+        tracker = track(tmp_path, range(1, 11))
+        saved = tracker.archive.content()
+        tracker.log({"step": 11, "train/loss": 9.9})  # after the checkpoint
+        tracker.finish(DONE)
+        path, lines = tmp_path / "metrics.jsonl", list[str]()
+        if (left := damage(path.read_bytes())) is None:
+            path.unlink()
+        else:
+            path.write_bytes(left)
+        again = Tracker(tmp_path, 10, lines.append, list, saved)
+        for step in range(11, 21):
+            again.log({"step": step, "train/loss": 1 / step})
+            if step % 5 == 0:
+                again.log({"step": step, "val/top1": step / 100})
+        again.finish(DONE)
+        assert path.read_bytes() == self.undisturbed(tmp_path)
         (line,) = lines
-        assert "line 2" in line
+        assert message in line
+
+    @pytest.mark.parametrize("loss", ["removed", "emptied"])
+    def test_notices_a_file_that_is_lost_while_it_is_written(self, tmp_path, loss):
+        lines: list[str] = []
+        tracker = track(tmp_path, range(1, 11), log=lines.append)
+        path = tmp_path / "metrics.jsonl"
+        path.unlink() if loss == "removed" else path.write_bytes(b"")
+        for step in range(11, 21):
+            tracker.log({"step": step, "train/loss": 1 / step})
+            if step % 5 == 0:
+                tracker.log({"step": step, "val/top1": step / 100})
+            tracker.sync()
+        tracker.finish(DONE)
+        assert path.read_bytes() == self.undisturbed(tmp_path)
+        assert len(lines) == 1
 
     def test_after_a_kill(self, tmp_path):
         """Every row that was logged is there, however the process ends."""

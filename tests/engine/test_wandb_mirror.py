@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import types
@@ -12,16 +13,18 @@ from pathlib import Path
 import pytest
 
 from engine import wandb_mirror
+from engine.records import to_json
 from engine.rows import read_rows
-from engine.tracking import Artifact, Ending
+from engine.tracking import Artifact, Ending, Table
 from engine.wandb_mirror import WandbTarget
+from engine.wandb_runs import find_segments
 from tests.engine.test_tracking import DONE, ROOT, open_tracker, track
 
 
 class FakeRun:
     def __init__(self, fake):
         self.fake = fake
-
+        self.starting_step = len(fake.rows)  # what a server has of it
         self.summary: dict[str, object] = fake.summary
         self.url = "https://wandb.example/r1" if fake.modes[-1] == "online" else None
 
@@ -37,8 +40,12 @@ class FakeRun:
     def log_artifact(self, artifact):
         self.fake.calls.append(f"artifact {artifact.name}: {artifact.files}")
 
-    def log(self, row):
+    def log(self, row, step=None, commit=None):
         self.fake.may_fail("log")
+        if step is None:
+            self.fake.tables |= row
+            return
+        assert commit
         self.fake.rows.append(row)
 
     def finish(self, exit_code):
@@ -57,6 +64,7 @@ class FakeWandb(types.ModuleType):
         self.axes: dict[str, tuple[str, str | None]] = {}
         self.summary: dict[str, object] = {}
         self.calls: list[str] = []
+        self.tables: dict[str, object] = {}
         self.inits: list[dict[str, object]] = []
         self.finished: list[int] = []
         self.torn_down = 0
@@ -90,6 +98,10 @@ class FakeWandb(types.ModuleType):
             files.append(Path(path).name)
 
         return types.SimpleNamespace(name=name, type=type, files=files, add_file=add_file)
+
+    def Table(self, columns, data, allow_mixed_types):
+        assert allow_mixed_types
+        return [columns, *data]
 
     def teardown(self):
         self.torn_down += 1
@@ -197,16 +209,22 @@ class TestMirror:
         track(tmp_path, range(11, 21), resume_step=10, wandb="online").finish(DONE)
         assert fake.rows == read_rows(tmp_path / "metrics.jsonl")
 
-    def test_gets_what_a_kill_may_have_lost(self, tmp_path, fake, clock):
-        """A step takes 10 s: W&B surely has those that are more than 30 s old."""
+    @pytest.mark.parametrize("kept", [0, 3, 11, 12, 15])
+    def test_gets_what_a_kill_has_lost_and_no_more(self, tmp_path, fake, kept):
+        track(tmp_path, range(1, 14), wandb="online")
+        del fake.rows[kept:]  # the rest died in its buffer
+        track(tmp_path, range(11, 21), resume_step=10, wandb="online").finish(DONE)
+        assert fake.rows == read_rows(tmp_path / "metrics.jsonl")
+
+    def test_knows_offline_what_an_online_start_has_sent(self, tmp_path, fake, clock):
+        """A step takes 10 s: W&B surely has rows that are more than 30 s old."""
         tracker = open_tracker(tmp_path, wandb="online")
-        for step in range(1, 14):
+        for step in range(1, 11):
             clock[0] += 10
             tracker.log({"step": step, "train/loss": 1 / step})
-        del fake.rows[11:]  # the rest died in its buffer
-        track(tmp_path, range(11, 21), resume_step=10, wandb="online").finish(DONE)
-        trained = [row["step"] for row in fake.rows if "train/loss" in row]
-        assert trained == [*range(1, 12), *range(10, 21)]
+        fake.rows.clear()
+        track(tmp_path, range(11, 14), resume_step=10, wandb="offline").finish(DONE)
+        assert [row["step"] for row in fake.rows if "train/loss" in row] == [*range(7, 14)]
 
     def test_gets_the_rows_written_while_it_was_away(self, tmp_path, fake):
         track(tmp_path, range(1, 11)).finish(DONE)
@@ -224,10 +242,10 @@ class TestMirror:
 
     def test_starts_anew_with_the_run(self, tmp_path, fake):
         track(tmp_path, range(1, 5), wandb="online").finish(DONE)
-        fake.rows.clear()
+        fake.rows.clear()  # somebody deleted the W&B run
         track(tmp_path, range(1, 3), wandb="online")  # and is killed
         track(tmp_path, range(2, 5), resume_step=1, wandb="online").finish(DONE)
-        assert fake.steps == [1, 2, 1, 2, 3, 4]
+        assert fake.steps == [1, 2, 3, 4]
 
     def test_is_not_imported_where_it_is_off(self, tmp_path):
         program = (
@@ -311,9 +329,38 @@ def test_the_death_of_the_real_service_is_survived(tmp_path):
     )
     done = offline_run(tmp_path, fail=fail)
     assert done.stdout.count("\n") == 3
-    newest = max((tmp_path / "wandb").glob("offline-run-*-r1*"), key=lambda p: p.stat().st_mtime)
-    history = [r for r in inspect(newest) if r["type"] == "history"]
-    assert len(history) == len(read_rows(tmp_path / "metrics.jsonl")) == 9
+    assert len(find_segments(tmp_path)) == 2
+    assert_each_row_once(tmp_path, 9)
+
+
+def assert_each_row_once(folder, rows):
+    """What W&B's own reader finds in all offline files of a run, in the order of the places."""
+    records = [record for segment in find_segments(folder) for record in inspect(segment)]
+    items = [record["history"]["item"] for record in records if record["type"] == "history"]
+    found = sorted(items, key=lambda item: item["_step"])
+    assert [item["_step"] for item in found] == list(range(rows))
+    written = read_rows(folder / "metrics.jsonl")
+    kept = [{k: v for k, v in item.items() if not k.startswith("_")} for item in found]
+    assert to_json(kept) == to_json(written)
+
+
+@pytest.mark.slow
+def test_after_kills_and_resumes_the_real_files_have_each_row_once(tmp_path):
+    """Stopped at step 7, killed at 12 after resuming at 4, finished after resuming at 10."""
+    program = (
+        "import os, signal, sys\nfrom pathlib import Path\nfrom engine.tracking import Ending\n"
+        "from tests.engine.test_tracking import track\n"
+        "resume, last, end = int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]\n"
+        "tracker = track(Path(sys.argv[1]), range(resume + 1, last + 1), resume, 'offline')\n"
+        "if end == 'killed':\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "tracker.finish(Ending(end))\n"
+    )
+    for resume, last, end in ((0, 7, "preempted"), (4, 12, "killed"), (10, 15, "finished")):
+        words = [sys.executable, "-c", program, tmp_path, str(resume), str(last), end]
+        done = subprocess.run(words, cwd=ROOT, timeout=300, check=False)
+        assert done.returncode == (-signal.SIGKILL if end == "killed" else 0)
+    assert len(find_segments(tmp_path)) == 3
+    assert_each_row_once(tmp_path, 18)
 
 
 class TestEnding:
@@ -340,3 +387,9 @@ class TestEnding:
         ending = Ending("finished", artifacts=(Artifact("r1-model", "model", paths),))
         track(tmp_path, [1], wandb="online").finish(ending)
         assert fake.calls == ["artifact r1-model: ['best.pt']"]
+
+    def test_shows_tables(self, tmp_path, fake):
+        table = Table("predictions/valid", ("id", "top5"), ((1, "cat"), (2, "dog")))
+        track(tmp_path, [1], wandb="online").finish(Ending("finished", tables=(table,)))
+        assert fake.tables == {"predictions/valid": [["id", "top5"], [1, "cat"], [2, "dog"]]}
+        assert fake.steps == [1]

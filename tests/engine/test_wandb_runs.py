@@ -6,21 +6,26 @@ import math
 import subprocess
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from engine import wandb_runs
+from engine.records import RunRecord, read_record
 from engine.rows import read_rows
 from engine.wandb_runs import (
     WandbProblem,
+    WandbRun,
     build_report,
     find_segments,
     read_offline,
     read_project,
+    read_records,
     require_login,
     save_report,
 )
+from scripts import report
 
 ROOT = Path(__file__).parents[2]
 ONE_START = """
@@ -32,7 +37,7 @@ folder, first, last = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 config = {"optimizer": {"name": "sgd", "lr": 0.1}, "seed": 3}
 info = RunInfo("a/b-s3", "a/b", "train", ("sgd",), "", config)
 tracking = TrackingConfig(wandb="offline")
-mirrors = lambda: make_mirrors(folder, tracking, info, first, print)
+mirrors = lambda: make_mirrors(folder, tracking, info, print)
 tracker = Tracker(folder, first, print, mirrors)
 for step in range(first + 1, last + 1):
     place = {"step": step, "epoch": step / 10, "units": step * 10**6, "wall_s": step / 3}
@@ -121,6 +126,7 @@ class FakeWandb(types.ModuleType):
         config = {"seed": 1, "_wandb": {}}
         run = types.SimpleNamespace(id="i", name="a/b-s1", config=config, state="running")
         run.scan_history = self.scan_history
+        run.summary_metrics, run.url = {"outcome": "finished"}, "https://wandb.example/i"
         return [run]
 
     def scan_history(self):
@@ -157,9 +163,67 @@ class TestProject:
         with pytest.raises(WandbProblem, match=r"me/other can't be read: Could not .* me/other$"):
             read_project("me/other")
         (run,) = read_project("me/novograd")
+        with pytest.raises(WandbProblem, match="me/novograd has no finished run of this suite"):
+            read_records("me/novograd")
         fake.rows = TimeoutError()
         with pytest.raises(WandbProblem, match="a/b-s1 can't be read: TimeoutError"):
             run.read()
+
+
+PUBLISHED = ROOT / "results" / "runs" / "imagenet"
+
+
+def as_wandb_has_it(record):
+    """A run as our mirror tells W&B about it."""
+    derived = {"plan": record.plan, "parameters": record.parameters, "paper_row": {}}
+    derived |= {"signature": record.signature, "fingerprint": record.fingerprint}
+    derived["provenance"] = record.environment
+    summary = {"outcome": "finished", "wall_s": record.wall_s, "best/step": 3, "best/epoch": 1.0}
+    summary |= {f"final/{name}": value for name, value in record.final.items()}
+    summary |= {f"best/{name}": value for name, value in record.best.items()}
+    rows: dict[float, dict[str, float]] = {}
+    for metric, curve in record.curves.items():
+        for step, epoch, value in zip(*(curve[k] for k in ("step", "epoch", "value")), strict=True):
+            kind = -step if metric.startswith("train/") else step
+            rows.setdefault(kind, {"step": step, "epoch": epoch})[metric] = value
+    config = record.config | derived
+    read = lambda: list(rows.values())  # noqa: E731
+    url = "https://wandb.example/x"
+    return WandbRun("x", record.run_id, config, "finished", read, summary, url)
+
+
+class TestRecords:
+    def test_of_wandb_are_those_that_the_runs_left(self, monkeypatch, capsys):
+        own = read_record(sorted(PUBLISHED.glob("novograd_100ep/*-s0.json"))[0])
+        unfinished = as_wandb_has_it(own)
+        unfinished.summary["outcome"] = "diverged"
+        foreign = WandbRun("y", "y", {"lr": 1}, "finished", list)
+        project = [as_wandb_has_it(own), unfinished, foreign]
+        monkeypatch.setattr(wandb_runs, "read_project", lambda name: project)
+        given: list[RunRecord] = []
+
+        def write(outputs, fingerprints, root, others):
+            given.extend(others)
+            return "report.html"
+
+        monkeypatch.setattr(report, "write_own_page", write)
+        assert report.main(["--from-wandb", "me/novograd"]) == 0
+        (found,) = given
+        assert found.url == "https://wandb.example/x"
+        # W&B is not told of these.
+        same = {"date": "", "meters": {}, "data_manifest": {}, "last": {}}
+        assert found == replace(own, **same)
+
+    def test_of_no_project_are_refused(self, monkeypatch, capsys):
+        def refuse(name):
+            raise WandbProblem("W&B: no key is configured")
+
+        monkeypatch.setattr(wandb_runs, "read_project", refuse)
+        assert report.main(["--from-wandb", "me/novograd"]) == 2
+        assert capsys.readouterr().err == "W&B: no key is configured\n"
+        with pytest.raises(SystemExit):
+            report.main(["--from-wandb", "novograd"])
+        assert "write ENTITY/PROJECT" in capsys.readouterr().err
 
 
 class TestReport:

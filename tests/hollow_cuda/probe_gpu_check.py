@@ -15,7 +15,7 @@ from tests.hollow_cuda.probe_step import routes_of_real_text
 
 if __name__ == "__main__":  # the processes that measure NCCL import this file, too
     # torch compiles the kernel of erfinv with NVRTC, which is not there.
-    nn.init.trunc_normal_ = lambda weight, **_: nn.init.normal_(weight)  # type: ignore[assignment]
+    nn.init.trunc_normal_ = lambda weight, **_: nn.init.normal_(weight)
     AdaptiveSoftmax.route = routes_of_real_text(AdaptiveSoftmax.route)  # type: ignore[method-assign]
     if "scale=smoke" in sys.argv:  # whose data is made up
         for row in ROWS.values():

@@ -6,7 +6,7 @@ import re
 
 from tests.hollow_cuda.conftest import HollowCuda
 
-PLAN = ("scripts.plan", "experiment=imagenet/novograd_100ep")
+LINES = ("tests.hollow_cuda.probe_launch_line", "experiment=imagenet/novograd_100ep", "scale=paper")
 LAUNCH = ("scripts.launch", "experiment=imagenet/novograd_100ep", "scale=smoke")
 
 
@@ -21,12 +21,11 @@ def test_auto_takes_the_fast_path(hollow_cuda: HollowCuda) -> None:
             "bf16, TF32, attention flash or memory-efficient, .*, novograd fused \\(Triton\\)",
         ),
     ):
-        done = hollow_cuda.run(*PLAN, *overrides, gpus=8, capability=capability)
-        assert done.returncode == 0, done.stderr
+        lines = hollow_cuda.ask(*LINES, *overrides, gpus=8, capability=capability)
         gpu = f"Hollow GPU {capability / 10} \\(.*, 80 GB\\)"
         line = rf"^hardware +8 × {gpu}, {expected}$"
-        assert re.search(line, done.stdout, re.MULTILINE), done.stdout
-        run = re.search(r"^run +(\S+)", done.stdout, re.MULTILINE)
+        assert re.search(line, lines, re.MULTILINE), lines
+        run = re.search(r"^run +(\S+)", lines, re.MULTILINE)
         assert run is not None
         ids.add(run[1])
     assert len(ids) == 1

@@ -91,3 +91,10 @@ def test_the_line_is_printed_for_novograd_only(
         lines = [x for x in capsys.readouterr().out.splitlines() if x.startswith("reach ")]
         assert len(lines) == there
     assert cost.about_reach(2339.9).startswith("reach      2,340 initial norms: ")
+
+
+def test_the_optimizers_implementation_does_not_matter():
+    overrides = ["experiment=imagenet/novograd_100ep", "scale=smoke"]
+    plain = make_run_spec(overrides, need_data=False)
+    fused = make_run_spec([*overrides, "+optimizer.fused=true"], need_data=False)
+    assert cost.count_cost(fused) == cost.count_cost(plain)

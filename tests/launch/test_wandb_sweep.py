@@ -13,7 +13,7 @@ from engine import wandb_runs
 from engine.config import recipe_fingerprint
 from engine.wandb_runs import WandbProblem
 from launch import wandb_sweep
-from launch.compose import ROOT
+from launch.config_files import ROOT
 from launch.run_spec import read_overrides
 from launch.search import open_sweep
 from launch.sweep import read_sweep

@@ -62,6 +62,23 @@ def test_only_every_third_image(data_root: Path):
         task.prepare_data()
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("image_size", 0, "image_size: must be at least 1, not 0"),
+        ("max_unreadable", 2.0, "max_unreadable: must be between 0 and 1, a share of the files"),
+        ("max_unreadable", -0.1, "max_unreadable: must be between 0 and 1"),
+    ],
+)
+def test_options_out_of_range_are_refused_before_anything_starts(
+    data_root: Path, option: str, value: float, message: str
+):
+    task = make_task(data_root)
+    setattr(task.data_options, option, value)
+    with pytest.raises(DataProblem, match=message):
+        task.prepare_data()
+
+
 class Fixed(nn.Module):
     """Answers with given logits, and remembers what it was asked."""
 

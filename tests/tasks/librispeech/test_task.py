@@ -240,6 +240,11 @@ def test_choices_that_do_not_exist(root: Path, name: str):
         make(root, {name: "x"}).prepare_data()
 
 
+def test_a_share_of_unreadable_files_above_one_is_refused(root: Path):
+    with pytest.raises(DataProblem, match=r"data\.max_unreadable: must be between 0 and 1"):
+        make(root, {"max_unreadable": 2.0}).prepare_data()
+
+
 def test_sets_with_fewer_parts(root: Path):
     task = make(root, {"held_out": ["dev-clean", "test-clean"]})
     task.prepare_data()

@@ -1,0 +1,154 @@
+"""What every command does before its own imports: streams that never fail, and stop signals.
+
+Imports take seconds, and a signal that comes meanwhile must end the command as later ones do. So
+this module imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import io
+import os
+import select
+import signal
+import sys
+from contextlib import suppress
+from itertools import pairwise
+from types import FrameType, TracebackType
+from typing import Any
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+STOPPED = 75  # the exit status of a command that can be rerun to resume
+STOPPED_EARLY = "stopped before the run started"
+# Those that end with this status on a stop signal; the others are killed by it.
+RESUMABLE = ("launch", "demo", "reproduce", "study", "sweep")
+PLAIN = {"×": "x", "→": "->", "…": "...", "±": "+-", "·": "-", "–": "-", "β": "beta", "√": "sqrt"}
+
+
+def command_name() -> str | None:
+    """NAME if this process is `python -m scripts.NAME`."""
+    words = sys.orig_argv
+    modules = [after for word, after in pairwise(words) if word == "-m"]
+    names = [module for module in modules if module.startswith("scripts.")]
+    return names[-1].removeprefix("scripts.") if names else None
+
+
+def begin(command: str) -> None:
+    """Makes the streams of this process safe, and has stop signals end it in order."""
+    make_streams_safe()
+    sys.excepthook = _without_interrupts
+    if command in RESUMABLE:
+        receive_stop_signals(stop_at_once)
+    elif command == "train":  # torchrun ignores it, and so would its children
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def receive_stop_signals(handler: Any) -> dict[int, Any]:
+    """Sets the handler of stop signals; returns those before. Under nohup SIGHUP stays ignored."""
+    before = {}
+    for number in STOP_SIGNALS:
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            before[int(number)] = signal.signal(number, handler)
+    return before
+
+
+def stop_at_once(number: int, frame: FrameType | None) -> None:
+    """The handler of stop signals before there is anything to save or to end."""
+    write_now(STOPPED_EARLY)
+    os._exit(STOPPED)  # an exception could be lost in the middle of an import
+
+
+def write_now(line: str) -> None:
+    """Prints from a signal handler, where `print` may find its stream in the middle of a write."""
+    with suppress(OSError):
+        os.write(1, f"{line}\n".encode("ascii", "replace"))
+
+
+def end_of(handler: Any) -> Any:
+    """The handler that takes the place of a command's own one when its work is done.
+
+    Where `stop_at_once` was there before, signals are then ignored: what is done is done. Python
+    would reset a handler of its own before it ends the process, and a signal would kill it.
+    """
+    return signal.SIG_IGN if handler is stop_at_once else handler
+
+
+def make_streams_safe() -> None:
+    """Standard output and error that never raise: not closed, not broken, not full, not ASCII."""
+    codecs.register_error("plain", _as_plain_text)
+    for number in (0, 1, 2):
+        _open_if_closed(number)
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        stream = getattr(sys, name)
+        if not isinstance(stream, io.TextIOWrapper):  # None where it was closed
+            stream = open(number, "w", closefd=False)  # noqa: SIM115
+        safe = _safe(stream, number)
+        setattr(sys, name, safe)
+        setattr(sys, f"__{name}__", safe)
+
+
+def _safe(stream: io.TextIOWrapper, number: int) -> io.TextIOWrapper:
+    raw = _NeverFailing(number, "w", closefd=False)
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw),
+        encoding=stream.encoding,
+        errors="plain" if stream.errors == "strict" else stream.errors,
+        line_buffering=stream.line_buffering or stream.isatty(),
+        write_through=stream.write_through,
+    )
+
+
+def _open_if_closed(number: int) -> None:
+    """Else the next file that is opened would get this number, and what is printed."""
+    try:
+        os.fstat(number)
+    except OSError:
+        opened = os.open(os.devnull, os.O_RDWR)
+        if opened != number:
+            os.dup2(opened, number)
+            os.close(opened)
+        os.set_inheritable(number, True)
+
+
+class _NeverFailing(io.FileIO):
+    """A file that becomes /dev/null when it can't be written to: a reader that left, a full disk.
+
+    The file number itself is redirected, so the processes that this one starts are safe as well.
+    """
+
+    def write(self, data: object) -> int:
+        view = memoryview(data).cast("B")  # type: ignore[call-overload]
+        done = 0
+        while done < len(view):
+            try:
+                written = super().write(view[done:])
+            except OSError as error:
+                self._redirect(error)
+                return len(view)
+            if written is None:  # a terminal that does not wait
+                select.select([], [self.fileno()], [])
+            done += written or 0
+        return done
+
+    def _redirect(self, error: OSError) -> None:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, self.fileno())
+        os.close(null)
+        if self.fileno() == 1 and error.errno != errno.EPIPE:
+            print(f"standard output can't be written to: {error.strerror}", file=sys.stderr)
+
+
+def _as_plain_text(error: UnicodeError) -> tuple[str, int]:
+    """For a terminal without the character: a similar one, or a question mark."""
+    assert isinstance(error, UnicodeEncodeError)
+    text = error.object[error.start : error.end]
+    return "".join(PLAIN.get(character, "?") for character in text), error.end
+
+
+def _without_interrupts(
+    kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+) -> None:
+    """Ctrl-C is no bug: no traceback. Python then ends the process as the signal would."""
+    if not issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, traceback)

@@ -1,0 +1,158 @@
+"""The record of a run: written by its first worker, or again from what the run has left."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from engine.checkpoint import CheckpointError
+from engine.initialisation import INITIAL_FILE
+from engine.plan import Plan
+from engine.provenance import describe_environment
+from engine.records import (
+    DIVERGED,
+    FINISHED,
+    PLACES,
+    RECORD_FILE,
+    STATUS_FILE,
+    RecordError,
+    RunFile,
+    RunRecord,
+    read_json,
+    read_record,
+    read_run_file,
+    write_record,
+)
+from engine.rows import ROWS_FILE, RowArchive, read_rows, restore_rows, sort_rows, thin_curves
+from engine.saving import as_bytes, open_store
+from engine.training_state import FitResult
+from launch.run_spec import RunSpec
+from tasks.base import Task
+
+if TYPE_CHECKING:
+    from engine.trainer import Trainer
+
+
+def keep_record(folder: Path, frozen: RunFile, result: FitResult, trainer: Trainer) -> None:
+    """What a run leaves beside its checkpoints when it has finished or diverged."""
+    if result.status not in (FINISHED, DIVERGED):
+        return
+    parameters = sum(p.numel() for p in trainer.module.parameters())
+    today = datetime.now(UTC).date().isoformat()
+    write_record(
+        folder / RECORD_FILE,
+        _make_record(
+            folder,
+            frozen,
+            trainer.plan,
+            result,
+            trainer.task,
+            parameters,
+            trainer.environment,
+            today,
+        ),
+    )
+
+
+def restore_record(spec: RunSpec) -> str:
+    """Writes a finished run's record again if it is lost or damaged; what was done, or "".
+
+    RecordError if the checkpoint of the last step, which has all that the record needs, is lost.
+    """
+    folder = spec.folder
+    try:
+        read_record(folder / RECORD_FILE)
+        return ""
+    except RecordError as problem:
+        why = problem
+    lost = f"{why}; it can't be written again"
+    advice = f"move {folder} away to run it again"
+    try:
+        loaded = open_store(spec.config, folder, lambda _: None).load_latest()
+    except CheckpointError as problem:
+        raise RecordError(f"{lost}: {problem}") from problem
+    if loaded is None or loaded.step != spec.plan.steps:
+        raise RecordError(f"{lost}: there is no checkpoint of the last step; {advice}")
+    state = loaded.state
+    notes: list[str] = []
+    if "rows" in state:
+        rows = RowArchive.unpack(as_bytes(state["rows"])).rows()
+        restore_rows(folder / ROWS_FILE, rows, notes.append)
+    at = state["at"]
+    result = FitResult(
+        FINISHED,
+        loaded.step,
+        "",
+        state["final"],
+        state["best"],
+        state.get("last", {}),
+        round(at["wall_s"], 3),
+        at["skipped"],
+        state.get("meters", {}),
+    )
+    unknown = describe_environment() | {"commit": None, "dirty": None}
+    day = datetime.fromtimestamp((folder / STATUS_FILE).stat().st_mtime, UTC).date().isoformat()
+    with torch.device("meta"):
+        model = spec.task.build_model()
+    record = _make_record(
+        folder,
+        read_run_file(folder),
+        spec.plan,
+        result,
+        spec.task,
+        sum(p.numel() for p in model.parameters()),
+        state.get("environment", unknown),
+        day,
+    )
+    write_record(folder / RECORD_FILE, record)
+    return "; ".join([f"{why}; it was written again from the last checkpoint", *notes])
+
+
+def _make_record(
+    folder: Path,
+    frozen: RunFile,
+    plan: Plan,
+    result: FitResult,
+    task: Task,
+    parameters: int,
+    environment: dict[str, Any],
+    date: str,
+) -> RunRecord:
+    config, rows = frozen.config, folder / ROWS_FILE
+    return RunRecord(
+        run_id=frozen.run_id,
+        experiment=config["experiment"],
+        scale=config["scale"],
+        seed=config["seed"],
+        fingerprint=frozen.fingerprint,
+        final=result.final if result.status == FINISHED else {},
+        best=result.best,
+        wall_s=result.wall_s,
+        plan={k: v for k, v in asdict(plan).items() if k != "schedule"},
+        environment=environment | _initial_model(folder) | _user_configs(frozen),
+        config={k: v for k, v in config.items() if k not in PLACES},
+        date=date,
+        status=result.status,
+        last=result.last,
+        skipped_steps=result.skipped,
+        meters=result.meters,
+        signature=task.signature(),
+        curves=thin_curves(sort_rows(read_rows(rows))) if rows.exists() else {},
+        parameters=parameters,
+        data_manifest=task.data_manifest(),
+    )
+
+
+def _initial_model(folder: Path) -> dict[str, Any]:
+    """Whose weights a run began with, if not with random ones."""
+    path = folder / INITIAL_FILE
+    return {"initial_model": read_json(path)} if path.exists() else {}
+
+
+def _user_configs(frozen: RunFile) -> dict[str, Any]:
+    """The text of configs that the checkout does not have."""
+    return {"user_configs": frozen.user_configs} if frozen.user_configs else {}
