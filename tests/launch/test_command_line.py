@@ -26,9 +26,7 @@ from scripts import launch
 from tests.launch.launching import command, run_folder
 
 NOVOGRAD = ["experiment=imagenet/novograd_100ep", "scale=paper"]
-SCRIPTS = sorted(
-    path.stem for path in (ROOT / "scripts").glob("[a-z]*.py") if "bench" not in path.stem
-)
+SCRIPTS = sorted(path.stem for path in (ROOT / "scripts").glob("[a-z]*.py"))
 OWN = """# @package _global_
 # A row of my own: a larger learning rate.
 #   python -m scripts.launch --config-dir DIR experiment=mine/fast
