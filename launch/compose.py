@@ -71,7 +71,7 @@ class _Given:
 def compose(overrides: list[str]) -> dict[str, Any]:
     """Nested dicts from configs/ and overrides; raises ConfigProblem with every problem found."""
     problems: list[str] = []
-    composed = collect(overrides, problems)
+    composed = collect(overrides, problems, with_origin=False)
     if problems:
         if composed is not None:
             problems += _other_problems(composed.raw)
@@ -80,10 +80,12 @@ def compose(overrides: list[str]) -> dict[str, Any]:
     return composed.raw
 
 
-def collect(overrides: list[str], problems: list[str]) -> Composed | None:
+def collect(
+    overrides: list[str], problems: list[str], *, with_origin: bool = True
+) -> Composed | None:
     """As `compose`, but adds problems to a list and leaves out the overrides that have them.
 
-    None where there is no experiment to compose.
+    None where there is no experiment to compose. Without its origin it takes half the time.
     """
     given = _read_overrides(overrides, problems)
     experiment = given.choice("experiment")
@@ -96,8 +98,6 @@ def collect(overrides: list[str], problems: list[str]) -> Composed | None:
     groups = given.groups(scale=scale)
     try:
         config = copy.deepcopy(_compose_groups(CONFIGS, given.folders, groups))
-        paper = _resolve(_compose_groups(CONFIGS, given.folders, given.groups(scale="paper")))
-        user_configs = _user_configs(given.folders, groups)
         _set(config, experiment=experiment, scale=scale)
         for override in given.values:
             _apply(config, override, problems)
@@ -110,8 +110,11 @@ def collect(overrides: list[str], problems: list[str]) -> Composed | None:
     by = read_dataclass(Multiply, raw.pop("multiply", {}), "multiply", problems)
     if by is not None:
         multiply(raw, by, problems, keep=own)
+    if not with_origin:
+        return Composed(raw, Origin())
+    paper = _resolve(_compose_groups(CONFIGS, given.folders, given.groups(scale="paper")))
     changed = {k: v for k, v in _changes(paper, raw).items() if not any(covers(o, k) for o in own)}
-    return Composed(raw, Origin(changed, user_configs))
+    return Composed(raw, Origin(changed, _user_configs(given.folders, groups)))
 
 
 def _keys(override: Any) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from engine.config import ConfigProblem, read_config
 from launch.config_files import ROOT
 from launch.device_check import installed_gpus
 from launch.hardware import cores
-from launch.worker import be_killed_with_parent
+from launch.worker import STOP_WORKER, be_killed_with_parent
 from tasks.catalog import TASKS
 
 THREADS = "OMP_NUM_THREADS"
@@ -45,8 +46,18 @@ def start_process(
         env=environment,
         stdin=stdin,
         start_new_session=True,  # Ctrl-C reaches the launcher only, which sends it on in order
-        preexec_fn=be_killed_with_parent,
+        preexec_fn=_before_python,
     )
+
+
+def _before_python() -> None:
+    """In the new process: it ends with the launcher.
+
+    Slurm sends its stop signal to every process of a job. Until a worker handles it, it is ignored:
+    the launcher leaves a stop file, which the worker then finds.
+    """
+    be_killed_with_parent()
+    signal.signal(STOP_WORKER, signal.SIG_IGN)
 
 
 def start_standby(raw: dict[str, Any]) -> None:
@@ -97,8 +108,10 @@ def discard_standby() -> None:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
-    with suppress(OSError):
-        process.communicate()
+    process.wait()
+    if process.stdin is not None:
+        with suppress(OSError):  # what it was not given
+            process.stdin.close()
 
 
 def wait_for_folder(task: str) -> Path:

@@ -56,7 +56,7 @@ class StopSignals:
             old.unlink(missing_ok=True)
 
     def watch(self, torchrun: subprocess.Popen[bytes]) -> None:
-        """The process whose death kills the workers."""
+        """The process whose death kills the workers: torchrun, or the only worker itself."""
         self._torchrun = torchrun
         if self.count > 1 and not self._patient:
             self._kill()

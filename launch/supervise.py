@@ -27,7 +27,6 @@ from launch.config_files import header_of, text_of
 from launch.exit_status import BAD_INPUT, BUSY, EXIT, NO_CHECKPOINT
 from launch.paper_row import paper_row
 from launch.rendezvous import Node, NodeLost, Rendezvous, free_port
-from launch.run_record import restore_record
 from launch.run_spec import RunSpec
 from launch.standby import start_process, take_standby, worker_environment
 from launch.stop_signals import StopSignals
@@ -68,6 +67,8 @@ def _take_folder(spec: RunSpec, held: ExitStack) -> int | None:
     try:
         held.enter_context(hold_run_folder(folder))
         if read_status(folder).is_finished:
+            from launch.run_record import restore_record  # torch: for what a run has left only
+
             if done := restore_record(spec):
                 print(done)
             print(f"{spec.run_id} is finished already: {folder}")

@@ -1,4 +1,4 @@
-"""One worker of a run, started by torchrun.
+"""One worker of a run, started by torchrun, or by the launcher where it is the only one.
 
 Reads the frozen `run.yaml` of the run's folder and nothing else. How the run ended is written to
 `status.json`; the exit status is 0 for every orderly end, so that torchrun stays quiet.

@@ -1,4 +1,6 @@
-"""`python -m scripts.bench [NAME …]`: times the hot paths against their competitors.
+"""Times the hot paths against their competitors.
+
+    python -m scripts.bench optim --full
 
 Writes results/bench/<name>.json; `make report` renders docs/performance.md from these records.
 Exit status: 0 measured, whatever the ratios · 1 a bench failed · 2 a mistake in the command.
@@ -6,27 +8,25 @@ Exit status: 0 measured, whatever the ratios · 1 a bench failed · 2 a mistake 
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from analysis.folders import BENCH
 from analysis.performance import read_contests
+from launch.command_line import CommandLine
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """All benches in processes of their own, or one in this process."""
     benches = list(read_contests())
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.bench", description="Times the hot paths against competitors."
-    )
+    parser = CommandLine("bench", __doc__)
     known = ", ".join(benches)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {known} (default: all)")
     parser.add_argument("--full", action="store_true", help="four times as many rounds")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 … (default: cuda where there is one)")
     parser.add_argument("--folder", type=Path, default=BENCH, help="of the records (results/bench)")
-    options = parser.parse_args(arguments)
+    options = parser.read(arguments)
     for name in options.names:
         if name not in benches:
             parser.error(f"there is no bench {name!r}: use some of {known}")

@@ -78,18 +78,17 @@ def parse_only(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("page", "command"), COMMANDS)
 def test_shown_commands_can_be_parsed(page, command, monkeypatch):
     for script, *arguments in script_calls(command):
-        if script in COMPOSED:
-            read_config(compose(arguments))
-            continue
         main = importlib.import_module(f"scripts.{script}").main
         with monkeypatch.context() as patch:
             parse_only(patch)
             patch.setattr(sys, "argv", [script, *arguments])
             with pytest.raises(Parsed):
                 main()
-        if script == "sweep":
-            overrides = [one for one in arguments if not one.startswith("--")]
+        overrides = [one for one in arguments if "=" in one and not one.startswith("-")]
+        if script == "sweep" or "-m" in arguments:
             read_sweep([*overrides, "scale=mini"])
+        elif script in COMPOSED:
+            read_config(compose(overrides))
 
 
 def test_there_are_commands_to_check():

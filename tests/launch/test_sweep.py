@@ -140,7 +140,20 @@ def test_words_are_read_as_in_hydras_multirun():
     assert betas == ("optimizer.betas", [[0.9, 0.1], [0.9, 0]])
     assert multirun_values("seed=3") == ("seed", [3])
     assert multirun_values("~gradient.larc") == ("~gradient.larc", [])
-    for word in ("seed", "experiment=glob(*)", "optimizer.lr=interval(0,1)", "seed=1 2="):
+    assert multirun_values("seed=range(3)") == ("seed", [0, 1, 2])
+    assert multirun_values("seed=shuffle(range(3))") == ("seed", [0, 1, 2])  # in one order
+    assert multirun_values("experiment=glob(wmt14/*,exclude=*/variant/*)") == (
+        "experiment",
+        ["wmt14/adam", "wmt14/adamw", "wmt14/novograd"],
+    )
+    assert multirun_values("multiply.lr=interval(0,1)") == ("multiply.lr", "uniform(0.0, 1.0)")
+    logarithmic = multirun_values("multiply.lr=tag(log,interval(0.1,10))")
+    assert logarithmic == ("multiply.lr", "log(0.1, 10.0)")
+    with pytest.raises(ConfigProblem, match="matches nothing"):
+        multirun_values("experiment=glob(nothing*)")
+    with pytest.raises(ConfigProblem, match="seed is no config group"):
+        multirun_values("seed=glob(*)")
+    for word in ("seed", "seed=1 2="):
         with pytest.raises(ConfigProblem, match="can't be read"):
             multirun_values(word)
 
@@ -180,6 +193,8 @@ def test_lists_on_the_command_line_multiply_and_replace():
         ([NOVOGRAD, "seed=0,0"], "has a value twice"),
         ([NOVOGRAD, "group_by=lr"], "lr is not an axis of this sweep"),
         ([NOVOGRAD, "multiply.lr=log(0.1,10)"], "set search=random or search=optuna"),
+        ([NOVOGRAD, "multiply.lr=interval(0.1,10)"], "set search=random or search=optuna"),
+        (["experiment=qqq"], "does not exist; there are imagenet/ (12: adamw_100ep,"),
         ([NOVOGRAD, "search=grids"], "search=grids must be one of"),
         ([NOVOGRAD, "search=random"], "has no axis to draw from"),
         ([NOVOGRAD, "search=random", "seed=0,1"], "a seed can't be searched for"),
