@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import gc
 import inspect
-import math
 import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import date
@@ -30,19 +29,18 @@ import torch
 from torch import Tensor
 
 from analysis.performance import Measurement
-from benchmarks.ceiling import triad_gb_per_s
+from benchmarks.ceiling import in_place_gb_per_s
 from benchmarks.contest import BenchOptions, Findings, judge
+from benchmarks.optim_page import Row, blocks, rendered
+from benchmarks.optimizer_workloads import PARAMETER_SETS, Workload
 from optim import ClipGlobalNorm, NovoGrad, build_optimizer, native, transform_gradients
 from optim.baselines import Optimizer, torch_optimizer
-
-Shape = tuple[int, ...]
-Row = dict[str, Any]
-Cells = list[list[str]]
 
 RESULTS = Path(__file__).parent.parent / "results" / "bench"
 LARGE = 100_000_000  # parameters from which on spare competitors are left out
 OURS, REFERENCE = "NovoGrad (ours)", "torch AdamW fused"
 AGAIN = f"{REFERENCE}, again"  # for the noise
+FEW = (OURS, REFERENCE, AGAIN, "torch SGD fused", "timm NvNovoGrad")  # in half precision
 OPTIONS: dict[str, Any] = {"lr": 1e-4, "weight_decay": 1e-3}
 BETAS = (0.95, 0.98)
 OTHERS = (  # package, module, class
@@ -52,66 +50,6 @@ OTHERS = (  # package, module, class
     ("monai", "monai.optimizers", "Novograd"),
 )
 NEIGHBOURS = {"lamb": 28, "lars": 24, "lion": 20, "adafactor": 16, "muon": 20}  # with traffic
-COLUMNS = (  # heading, key, format
-    ("time ms", "median_ms", ".2f"),
-    ("noise %", "noise_percent", ".0f"),
-    ("/ AdamW", "to_adamw", ".2f"),
-    ("/ ours", "to_ours", ".2f"),
-    ("memory %", "extra_memory_percent", ".2f"),
-    ("state", "state_bytes_per_parameter", ".2f"),
-    ("GB/s", "gb_per_s", ".1f"),  # from here on not with clipping, whose traffic is another
-    ("of triad %", "of_triad_percent", ".0f"),
-)
-NOTES = """\
-Time: median of one step. Noise: its interquartile range, as a share of it. / AdamW, / ours: time
-over that of torch's fused AdamW and of our default, median over rounds. Memory: the most that torch
-allocates inside the step, in % of the parameters' size. State: bytes per parameter. GB/s: at 24
-bytes per parameter for NovoGrad, 20 for SGD, 28 for Adam, the least that other methods need, and in
-% of what a triad reaches (a = b + s c, 12 bytes per element), which caches and writing in place can
-pass. On the largest set some are left out."""
-
-
-def resnet50v2() -> list[Shape]:
-    """ResNet-50 v2 for ImageNet."""
-    shapes: list[Shape] = [(64, 3, 7, 7)]
-    channels = 64
-    for width, blocks in zip((64, 128, 256, 512), (3, 4, 6, 3), strict=True):
-        for block in range(blocks):
-            shapes += [(channels,)] * 2
-            shapes += [(4 * width, channels, 1, 1)] if block == 0 else []
-            shapes += [(width, channels, 1, 1), (width,), (width,)]
-            shapes += [(width, width, 3, 3), (width,), (width,), (4 * width, width, 1, 1)]
-            channels = 4 * width
-    shapes += [(channels,), (channels,), (1000, channels), (1000,)]
-    return _checked(shapes, 153, 25_549_352)
-
-
-def transformer_big() -> list[Shape]:
-    """Transformer-big with one embedding of 8192 pieces."""
-    norm: list[Shape] = [(1024,)] * 2
-    attention: list[Shape] = [(1024, 1024), (1024,)] * 4
-    feed_forward: list[Shape] = [(4096, 1024), (4096,), (1024, 4096), (1024,)]
-    encoder = [*attention, *norm, *feed_forward, *norm]
-    decoder = [*attention, *norm, *encoder]
-    return _checked([(8192, 1024), *encoder * 6, *decoder * 6], 253, 184_745_984)
-
-
-def small_tensors() -> list[Shape]:
-    """A thousand tensors, for which calls cost more than arithmetic."""
-    return _checked([(64,), (256,), (1024,), (4096,), (21600,)] * 200, 1000, 5_408_000)
-
-
-def _checked(shapes: list[Shape], tensors: int, parameters: int) -> list[Shape]:
-    assert (len(shapes), sum(map(math.prod, shapes))) == (tensors, parameters)
-    return shapes
-
-
-PARAMETER_SETS: dict[str, Callable[[], list[Shape]]] = {
-    "resnet50v2": resnet50v2,
-    "transformer_big": transformer_big,
-    "small_tensors": small_tensors,
-}
-ROUNDS = {"resnet50v2": 27, "transformer_big": 12, "small_tensors": 45}  # --full: four times
 
 
 @dataclass(frozen=True)
@@ -176,23 +114,6 @@ def with_clipping(everyone: list[Competitor]) -> list[Competitor]:
     return [replace(c, before=clip) for c in everyone if c.name in names]
 
 
-class Workload:
-    """Parameters with gradients, and a copy of these to write them anew."""
-
-    def __init__(self, shapes: Sequence[Shape]) -> None:
-        source = torch.Generator().manual_seed(0)
-        self.params = [torch.nn.Parameter(torch.randn(s, generator=source)) for s in shapes]
-        self._kept = [torch.randn(s, generator=source) for s in shapes]
-        self._grads = [g.clone() for g in self._kept]
-        for param, grad in zip(self.params, self._grads, strict=True):
-            param.grad = grad
-        self.numel = sum(map(math.prod, shapes))
-
-    def refill(self) -> None:
-        """Undoes what an optimizer has done to the gradients."""
-        torch._foreach_copy_(self._grads, self._kept)
-
-
 @dataclass
 class Runner:
     """A competitor at work: its optimizer, and seconds by round."""
@@ -227,11 +148,22 @@ def peak_bytes(action: Callable[[], object]) -> int:
     return peak
 
 
+def takes_part(competitor: Competitor, work: Workload) -> bool:
+    """Not all do where memory is short, or half precision slow in torch's own operations."""
+    if work.params[0].dtype != torch.float32:
+        return competitor.name in FEW
+    return not (competitor.spare and work.numel > LARGE)
+
+
 def run(
-    everyone: list[Competitor], work: Workload, triad: Callable[[], float], rounds: int, label: str
+    everyone: list[Competitor],
+    work: Workload,
+    bandwidth_now: Callable[[], float],
+    rounds: int,
+    label: str,
 ) -> tuple[list[Row], float, dict[str, Runner]]:
-    """Times all in turn; returns the table's rows, the triad's GB/s and everyone's seconds."""
-    present = [c for c in everyone if not (c.spare and work.numel > LARGE)]
+    """Times all in turn; returns the table's rows, the limit in GB/s and everyone's seconds."""
+    present = [c for c in everyone if takes_part(c, work)]
     runners = {c.name: Runner(c, c.make(work.params), work) for c in present if c.make}
     for index, runner in enumerate(runners.values()):
         progress(f"{label}: warming up", index + 1, len(runners))
@@ -241,7 +173,7 @@ def run(
     gc.disable()
     for number in range(rounds):
         progress(f"{label}: round", number + 1, rounds)
-        bandwidths.append(triad())
+        bandwidths.append(bandwidth_now())
         order = list(runners.values()) if number % 3 == 0 else fast
         for runner in random.Random(number).sample(order, len(order)):
             runner.seconds[number] = runner.step()
@@ -253,7 +185,7 @@ def run(
     return [row_of(c, runners, work, bandwidth) for c in everyone], bandwidth, runners
 
 
-def row_of(competitor: Competitor, runners: dict[str, Runner], work: Workload, triad: float) -> Row:
+def row_of(competitor: Competitor, runners: dict[str, Runner], work: Workload, limit: float) -> Row:
     """What the table says about one competitor."""
     row: Row = {"name": competitor.name, "kind": competitor.kind}
     if competitor.name not in runners:
@@ -261,7 +193,7 @@ def row_of(competitor: Competitor, runners: dict[str, Runner], work: Workload, t
     runner, seconds = runners[competitor.name], runners[competitor.name].seconds
     middle = median(seconds.values())
     low, _, high = quantiles(seconds.values(), n=4)
-    speed = competitor.traffic * 1e-9 * work.numel / middle
+    speed = competitor.traffic / 4 * 1e-9 * work.bytes / middle
     state = [v for of in runner.optimizer.state.values() for v in of.values()]
     state_bytes = sum(v.numel() * v.element_size() for v in state if isinstance(v, Tensor))
     numbers = {
@@ -269,10 +201,10 @@ def row_of(competitor: Competitor, runners: dict[str, Runner], work: Workload, t
         "noise_percent": 100 * (high - low) / middle,
         "to_adamw": median(t / runners[REFERENCE].seconds[k] for k, t in seconds.items()),
         "to_ours": median(t / runners[OURS].seconds[k] for k, t in seconds.items()),
-        "extra_memory_percent": 100 * runner.extra_bytes / (4 * work.numel),
+        "extra_memory_percent": 100 * runner.extra_bytes / work.bytes,
         "state_bytes_per_parameter": state_bytes / work.numel,
         "gb_per_s": speed,
-        "of_triad_percent": 100 * speed / triad,
+        "of_limit_percent": 100 * speed / limit,
     }
     rounded = {name: float(f"{value:.5g}") for name, value in numbers.items()}
     return row | {"status": "timed", "rounds": len(seconds), **rounded}
@@ -288,28 +220,30 @@ def progress(what: str, done: int, total: int) -> None:
 
 
 def bench(
-    name: str, everyone: list[Competitor], triad: Callable[[], float], rounds: int
+    name: str, everyone: list[Competitor], bandwidth_now: Callable[[], float], rounds: int
 ) -> tuple[Row, list[Measurement]]:
     """All that is measured on one parameter set."""
-    work = Workload(PARAMETER_SETS[name]())
-    step, bandwidth, runners = run(everyone, work, triad, rounds, name)
+    work = Workload(PARAMETER_SETS[name])
+    step, bandwidth, runners = run(everyone, work, bandwidth_now, rounds, name)
     found = judge_steps(name, runners, step, bandwidth)
     del runners
     gc.collect()  # the optimizers' state
-    clip, _, runners = run(with_clipping(everyone), work, triad, rounds, f"{name} with clipping")
+    clip, _, runners = run(
+        with_clipping(everyone), work, bandwidth_now, rounds, f"{name} with clipping"
+    )
     if name == "resnet50v2":
         found.append(judge_pair(f"{name}_clip", runners, REFERENCE, AGAIN))
     row: Row = {"tensors": len(work.params), "parameters": work.numel, "rounds": rounds}
-    row |= {"triad_gb_per_s": round(bandwidth, 1), "step": step, "clip_and_step": clip}
+    row |= {"limit_gb_per_s": round(bandwidth, 1), "step": step, "clip_and_step": clip}
     return row, found
 
 
 def judge_steps(
     name: str, runners: dict[str, Runner], rows: list[Row], bandwidth: float
 ) -> list[Measurement]:
-    """Against AdamW, with the share of the triad's bandwidth; and against other NovoGrads."""
+    """Against AdamW, with the share of the bandwidth in place; and against other NovoGrads."""
     ours = next(row for row in rows if row["name"] == OURS)
-    share = {"limit": "the triad's bandwidth", "of_limit": ours["gb_per_s"] / bandwidth}
+    share = {"limit": "the bandwidth of updates in place", "of_limit": ours["gb_per_s"] / bandwidth}
     found = [replace(judge_pair(name, runners, REFERENCE, AGAIN), **share)]
     others = [row for row in rows if row["kind"] == "other" and row["status"] == "timed"]
     if name == "resnet50v2" and others:
@@ -328,47 +262,9 @@ def judge_pair(
     return judge(contest, ours, theirs, second, amount=1)
 
 
-def blocks(data: Row) -> Iterator[str | Cells]:
-    """The report in order: headings (with #), paragraphs and tables."""
-    yield f"# Optimizer steps on the CPU, {data['date']}"
-    packages = ", ".join(map(" ".join, data["packages"].items()))
-    yield f"{data['threads']} threads; our kernels: {data['kernels']}; {packages}."
-    yield NOTES
-    for name, found in data["sets"].items():
-        yield f"## {name}: {found['tensors']:,} tensors, {found['parameters']:,} parameters"
-        yield f"{found['rounds']} rounds; triad {found['triad_gb_per_s']} GB/s."
-        yield table(found["step"], COLUMNS)
-        yield "Clip by global norm, then step:"
-        yield table(found["clip_and_step"], COLUMNS[:-2])
-    middle, worst = data["noise_percent"]["median"], data["noise_percent"]["worst"]
-    kind = "A quiet run" if middle < 10 else "A noisy run, better repeated on an idle machine"
-    yield f"{kind}: noise {middle} % in the middle row, {worst} % in the worst."
-
-
-def table(rows: list[Row], columns: Sequence[tuple[str, str, str]]) -> Cells:
-    """The header and the rows."""
-    cells = [["", *(heading for heading, _, _ in columns)]]
-    for row in rows:
-        name = row["name"] if row["status"] == "timed" else f"{row['name']}: {row['status']}"
-        values = [format(row[key], form) if key in row else "-" for _, key, form in columns]
-        cells.append([name, *values])
-    return cells
-
-
-def rendered(block: str | Cells, markdown: bool) -> str:
-    """A block as Markdown or plain text; the first column stands to the left, others right."""
-    if isinstance(block, str):
-        return block if markdown else block.lstrip("# ")
-    first, *rest = (max(map(len, column)) for column in zip(*block, strict=True))
-    rule = ["-" * first, *("-" * (width - 1) + (":" if markdown else "-") for width in rest)]
-    rows = [block[0], rule, *block[1:]]
-    lines = [[row[0].ljust(first), *map(str.rjust, row[1:], rest)] for row in rows]
-    return "\n".join(f"| {' | '.join(c)} |" if markdown else "  ".join(c).rstrip() for c in lines)
-
-
 def measure(options: BenchOptions) -> Findings:
     """All parameter sets; also writes the whole tables to optim.md. On the CPU only."""
-    triad = partial(triad_gb_per_s, *(torch.ones(1 << 26) for _ in range(3)))
+    bandwidth_now = partial(in_place_gb_per_s, *(torch.ones(1 << 26) for _ in range(2)))
     kernels = "C++" if native.supports(torch.float32) else "torch's (no C++ compiler)"
     data: Row = {"date": date.today().isoformat(), "threads": torch.get_num_threads()}
     data |= {"kernels": kernels, "packages": {}, "sets": {}}
@@ -377,7 +273,9 @@ def measure(options: BenchOptions) -> Findings:
             data["packages"][package] = metadata.version(package)
     everyone, measurements = competitors(), []
     for name in PARAMETER_SETS:
-        data["sets"][name], found = bench(name, everyone, triad, options.rounds(ROUNDS[name]))
+        data["sets"][name], found = bench(
+            name, everyone, bandwidth_now, options.rounds(PARAMETER_SETS[name].rounds)
+        )
         measurements += found
     rows = [r for s in data["sets"].values() for r in (*s["step"], *s["clip_and_step"])]
     noise = [row["noise_percent"] for row in rows if row["status"] == "timed"]

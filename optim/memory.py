@@ -23,11 +23,9 @@ def addresses(tensors: Sequence[Tensor]) -> array[int] | None:
     kinds = set(map(type, tensors))
     if not kinds <= PLAIN_TYPES and any(_has_own_operations(kind) for kind in kinds):
         return None
-    if {t.layout for t in tensors} - {torch.strided}:
-        return None
     try:
         found = array("Q", map(Tensor.data_ptr, tensors))
-    except RuntimeError:  # "Cannot access data pointer of Tensor that doesn't have storage"
+    except RuntimeError:  # no storage: sparse and opaque layouts, functionalised tensors
         return None
     if 0 in found and any(p == 0 and t.numel() > 0 for p, t in zip(found, tensors, strict=True)):
         return None

@@ -17,6 +17,11 @@
 #include <limits>
 #include <vector>
 
+#if defined(__FLT16_MAX__) && defined(__F16C__)
+#include <immintrin.h>
+#define NOVOGRAD_WIDENS_FLOAT16  // with x86's instructions, which compilers do not use for loops
+#endif
+
 namespace {
 
 constexpr int64_t kBlock = 16384;     // elements of one work item of a large tensor
@@ -153,6 +158,55 @@ void update(T* __restrict__ w, const T* __restrict__ g, T* __restrict__ m, int64
     }
   }
 }
+
+#ifdef NOVOGRAD_WIDENS_FLOAT16
+constexpr int64_t kWidened = 1024;  // elements at a time, in the first-level cache
+
+void widen(const _Float16* from, float* to, int64_t n) {
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m128i eight = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i));
+    _mm256_storeu_ps(to + i, _mm256_cvtph_ps(eight));
+  }
+  for (; i < n; ++i) to[i] = static_cast<float>(from[i]);
+}
+
+void narrow(const float* from, _Float16* to, int64_t n) {
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m128i eight = _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), eight);
+  }
+  for (; i < n; ++i) to[i] = static_cast<_Float16>(from[i]);
+}
+
+template <>
+double sum_of_squares(const _Float16* g, int64_t n) {
+  float wide[kWidened];
+  double total = 0;
+  for (int64_t at = 0; at < n; at += kWidened) {
+    const int64_t size = std::min(kWidened, n - at);
+    widen(g + at, wide, size);
+    total += sum_of_squares(wide, size);
+  }
+  return total;
+}
+
+template <>
+void update(_Float16* __restrict__ w, const _Float16* __restrict__ g, _Float16* __restrict__ m,
+            int64_t n, const Factors& factors, const NovoGradOptions& o) {
+  float wide_w[kWidened], wide_g[kWidened], wide_m[kWidened];
+  for (int64_t at = 0; at < n; at += kWidened) {
+    const int64_t size = std::min(kWidened, n - at);
+    widen(w + at, wide_w, size);
+    widen(g + at, wide_g, size);
+    widen(m + at, wide_m, size);
+    update(wide_w, wide_g, wide_m, size, factors, o);
+    narrow(wide_w, w + at, size);
+    narrow(wide_m, m + at, size);
+  }
+}
+#endif
 
 int64_t block_count(int64_t n) { return (n + kBlock - 1) / kBlock; }
 int64_t block_size(int64_t n, int64_t block) { return std::min(kBlock, n - block * kBlock); }

@@ -20,6 +20,7 @@ import subprocess
 import tempfile
 from array import array
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from pathlib import Path
 
 import torch
@@ -109,7 +110,7 @@ class TensorTable:
             all(map(lie_at, self.tensors, self.addresses))
             and self.numels == _numels(params)
             and all(map(Tensor.is_contiguous, params))
-            and {p.dtype for p in params} == {self.dtype}
+            and set(map(attrgetter("dtype"), params)) == {self.dtype}
         )
 
     def step(

@@ -8,8 +8,8 @@ which with 1 - dampening = a and decay = d / a is NovoGrad's m <- beta1 m + a g 
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
+from operator import attrgetter, is_, itemgetter
 from typing import Any
 
 import torch
@@ -27,6 +27,8 @@ from .novograd_eager import (
 )
 
 State = Mapping[Tensor, dict[str, Any]]
+_IN_STATE = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+_dtype_of = attrgetter("dtype")
 _SMALL = 1 << 15  # elements up to which lists are faster than a kernel call for each tensor
 _LEAST_FACTOR = 1e-6  # below, 1 - (1 - a) would cost fp32 digits
 
@@ -82,7 +84,7 @@ class SteadyGroup:
             return None
         if not set(map(type, params)) <= PLAIN_TYPES or not all(p in state for p in params):
             return None
-        names = ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if amsgrad else [])]
+        names = _IN_STATE if amsgrad else _IN_STATE[:2]
         if not all(name in state[p] for p in params for name in names):
             return None
         lists: list[list[Tensor]] = [[state[p][name] for p in params] for name in names]
@@ -107,7 +109,7 @@ class SteadyGroup:
         grads = [p.grad for p in params]
         if not set(map(type, grads)) <= PLAIN_TYPES:  # None, DTensor
             return False
-        if {g.dtype for g in grads} != {self._table.dtype}:  # type: ignore[union-attr]
+        if set(map(_dtype_of, grads)) != {self._table.dtype}:
             return False
         found = addresses(grads)  # type: ignore[arg-type]
         if found is None or any(map(Tensor.is_neg, grads)):  # type: ignore[arg-type]
@@ -120,28 +122,27 @@ class SteadyGroup:
         return True
 
     def _is_current(self, params: Sequence[Tensor], state: State, amsgrad: bool) -> bool:
-        table_params, exp_avgs, exp_avg_sqs, max_exp_avg_sqs = self._table.tensors
-        if len(params) != len(table_params) or len(state) != len(self._states):
+        if len(params) != len(self._params) or len(state) != len(self._states):
             return False
-        if amsgrad != bool(max_exp_avg_sqs):
+        if amsgrad != bool(self._table.tensors[3]):
             return False
-        same = operator.is_
+        same = is_
         if len(self._own) * 8 > len(self._states):  # cheaper, if it does not go for many groups
             states_are_same = all(map(same, state.values(), self._states))
         else:
             pairs = zip(self._params, self._own, strict=True)
             states_are_same = all(state.get(p) is s for p, s in pairs)
-        return (
-            all(map(same, params, self._params))
-            and states_are_same
-            and all(s.get("exp_avg") is m for s, m in zip(self._own, exp_avgs, strict=True))
-            and all(s.get("exp_avg_sq") is v for s, v in zip(self._own, exp_avg_sqs, strict=True))
-            and all(
-                s.get("max_exp_avg_sq") is v
-                for s, v in zip(self._own, max_exp_avg_sqs or (), strict=False)
+        if not (all(map(same, params, self._params)) and states_are_same):
+            return False
+        try:
+            tensors_are_same = all(
+                all(map(same, map(itemgetter(name), self._own), known))
+                for name, known in zip(_IN_STATE, self._table.tensors[1:], strict=True)
+                if known
             )
-            and self._table.is_current()
-        )
+        except KeyError:
+            return False
+        return tensors_are_same and self._table.is_current()
 
 
 def _fits(param: Tensor, grad: Tensor, exp_avg: Tensor) -> bool:
