@@ -40,7 +40,9 @@ def run_bench(name: str, options: BenchOptions, folder: Path) -> BenchRecord:
     missing = {contest.name for contest in contests} - {m.contest for m in record.measurements}
     write_json(folder / f"{name}.json", to_raw(record, contests))
     rows = [contest_cells(contest, record) for contest in contests if contest.name not in missing]
-    print(text_table([list(HEAD), *rows], f"{name}: {environment_line(record)}"), flush=True)
+    if contests:
+        print(text_table([list(HEAD), *rows], f"{name}: {environment_line(record)}"), flush=True)
+    print(f"wrote {folder / name}.json", flush=True)
     for contest in sorted(missing):
         print(f"{name}: {contest} could not be measured here")
     return record

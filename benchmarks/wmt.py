@@ -140,7 +140,7 @@ def measure_generation(options: BenchOptions) -> tuple[list[Measurement], float]
     torch.manual_seed(0)
     ours, theirs = Transformer(SEARCHED), FairseqTransformer(SEARCHED)
     with torch.no_grad():
-        ours.embedding *= SHARPNESS
+        ours.embedding.mul_(SHARPNESS)
     theirs.model.load_state_dict(to_fairseq(ours.state_dict()))
     ours, theirs = ours.to(options.device).eval(), theirs.to(options.device).eval()
     source = make_sentences(SEARCHED, SENTENCES, WORDS).to(options.device).source
