@@ -70,7 +70,7 @@ def carry_bytes(spec: RunSpec) -> int:
     if spec.config.task.name != "wikitext103":
         return 0
     per_sequence = model["layers"] * data["memory"] * model["d_model"]
-    return 4 * int(per_sequence) * (spec.plan.global_batch // data["segment"])
+    return 4 * int(per_sequence) * (spec.plan.global_batch // int(data["segment"]))
 
 
 def buckets_of(parameters: list[nn.Parameter]) -> list[list[int]]:
