@@ -75,12 +75,14 @@ def measure_step(sounds: Tensor, lengths: Tensor, options: BenchOptions) -> list
     def ours() -> None:
         model.zero_grad()
         log_p, out_lengths = model(features, frames)
-        ctc(log_p, out_lengths.cpu(), targets, target_lengths).total.backward()
+        loss = ctc(log_p, out_lengths.cpu(), targets, target_lengths).total
+        loss.backward()  # type: ignore[no-untyped-call]
 
     def theirs() -> None:
         model.zero_grad()
         log_p, out_lengths = plain_forward(model, features, frames)
-        plain_loss(log_p, out_lengths, targets.to(device), target_lengths).backward()  # type: ignore[no-untyped-call]
+        loss = plain_loss(log_p, out_lengths, targets.to(device), target_lengths)
+        loss.backward()  # type: ignore[no-untyped-call]
 
     rounds = options.rounds(ROUNDS["step"])
     (found,) = compete({"step": ours}, theirs, len(lengths), rounds, device=device)
