@@ -6,6 +6,8 @@ import pytest
 
 from tests.hollow_cuda.conftest import HollowCuda
 
+pytestmark = pytest.mark.timeout(900)  # programs of many seconds, on a machine that may be busy
+
 
 @pytest.mark.slow
 def test_no_model_breaks_the_graph_that_torch_compile_makes(

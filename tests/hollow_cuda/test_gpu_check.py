@@ -13,6 +13,8 @@ import torch
 from launch.gpu_check import LARGE_ROWS, OPTIMIZERS, ROWS
 from tests.hollow_cuda.conftest import ROOT, HollowCuda
 
+pytestmark = pytest.mark.timeout(900)  # programs of many seconds, on a machine that may be busy
+
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_is_one_line_and_status_2() -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.hollow_cuda.conftest import HollowCuda
+
+pytestmark = pytest.mark.timeout(900)  # programs of many seconds, on a machine that may be busy
 
 LINES = ("tests.hollow_cuda.probe_launch_line", "experiment=imagenet/novograd_100ep", "scale=paper")
 LAUNCH = ("scripts.launch", "experiment=imagenet/novograd_100ep", "scale=smoke")

@@ -14,6 +14,8 @@ from engine.rows import read_rows
 from launch.worker import be_killed_with_parent
 from tests.hollow_cuda.conftest import ROOT, HollowCuda
 
+pytestmark = pytest.mark.timeout(900)  # programs of many seconds, on a machine that may be busy
+
 SITE = str(Path(__file__).parent / "site")
 ROWS = ("imagenet/novograd_100ep", "librispeech/novograd", "wmt14/novograd", "wikitext103/novograd")
 EIGHT_MICRO_BATCHES = dict(zip(ROWS, ((64, 8), (16, 2), (2048, 256), (1024, 128)), strict=True))

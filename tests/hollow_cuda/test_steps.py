@@ -9,6 +9,8 @@ import pytest
 
 from tests.hollow_cuda.conftest import HollowCuda
 
+pytestmark = pytest.mark.timeout(900)  # programs of many seconds, on a machine that may be busy
+
 PROBE = "tests.hollow_cuda.probe_step"
 CONFIGS = Path(__file__).parents[2] / "configs" / "experiment"
 ROWS = sorted(
