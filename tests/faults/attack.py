@@ -28,7 +28,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from engine.formats import format_time
-from engine.records import read_json, write_json
+from engine.records import write_json
 from launch.hardware import cores
 from tests.faults import (  # noqa: F401  # each enters its faults in the matrix
     commands,
@@ -42,7 +42,7 @@ from tests.faults import (  # noqa: F401  # each enters its faults in the matrix
     surroundings,
 )
 from tests.faults.matrix import FAULTS, SEED, Outcome, record_of, try_fault
-from tests.faults.page import RECORD, write_page
+from tests.faults.page import RECORD, read_record, write_page
 from tests.faults.site import Workshop
 
 
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             console.print(f"{fault.name:24} {fault.what}")
         return 0
     if given.page:
-        write_page(read_json(RECORD))
+        write_page(read_record())
         return 0
     names = given.faults or [name for name in FAULTS if FAULTS[name].quick or not given.quick]
     keeps = given.record or not (given.quick or given.faults or given.tries)
@@ -139,8 +139,7 @@ class Live:
 
 def keep(outcomes: Sequence[Outcome], seed: int) -> None:
     """Enters figures in the record and on the page, fault by fault, in the matrix' order."""
-    found = read_json(RECORD) if RECORD.exists() else {}
-    found |= record_of(outcomes, seed)
+    found = read_record() | record_of(outcomes, seed)
     record = {name: found[name] for name in FAULTS if name in found}
     write_json(RECORD, record)
     write_page(record)

@@ -8,10 +8,8 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
-from tests.faults.kills import MANY, end_as_undisturbed, inodes, kill
 from tests.faults.matrix import fault
 from tests.faults.site import Launched, Site, Skipped, expect
 from tests.faults.verdict import is_json
@@ -95,41 +93,6 @@ def expect_no_space_left(site: Site, launched: Launched, filler: Path, leave: in
 def empty(folder: Path) -> None:
     for path in folder.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-@fault(
-    "renames that leave a moment without the target, and a kill -9 in it",
-    "restarted; the end has the bits of an undisturbed run",
-    tries=5,
-    quick=1,
-)
-def rename_with_a_gap(site: Site, tries: int) -> None:
-    site.reference()
-    shim = {"LD_PRELOAD": str(site.workshop.shim())}
-    launched = site.launch(
-        MANY, environment=shim | {"FAULT_RENAME": "gap", "FAULT_RENAME_MS": "150"}
-    )
-    seen: set[int] = set()
-
-    def renames() -> set[int]:
-        found = [*site.outputs.glob("*/*/checkpoints/*.tmp"), *site.outputs.glob("*/*/.*.tmp")]
-        return inodes(found) - seen
-
-    for _ in range(tries):
-        after = site.random.uniform(0, 0.4)
-        with site.attempt(f"{after * 1000:.0f} ms after a write began", goes_on=True):
-            launched.until(lambda: site.workers())
-            expect(launched.until(renames), f"ended before: {launched.last_lines()}")
-            time.sleep(after)
-            killed = site.workers()
-            for pid in killed:
-                kill(pid)
-            seen |= renames()
-            expect(
-                launched.until(partial(site.are_new, killed)),
-                f"not restarted: {launched.last_lines()}",
-            )
-    end_as_undisturbed(site, launched)
 
 
 @fault(

@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -25,72 +25,99 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
         os.kill(pid, number)
 
 
-def kill_workers(site: Site, launched: Launched, tries: int, world: int) -> None:
-    """Of one command again and again, each at a random moment of its life."""
-    killed: set[int] = set()
-    for _ in range(tries):
-        rank, after = site.random.randrange(world), site.random.uniform(0, 8)
-        all_are_new = partial(site.are_new, killed, world)
-        with site.attempt(f"rank {rank}, {after:.1f} s after its start", goes_on=True):
-            expect(launched.until(all_are_new), f"ended before: {launched.last_lines()}")
-            time.sleep(after)
-            workers = site.workers()
-            expect(len(workers) == world, f"a worker is gone: {launched.last_lines()}")
-            killed |= set(workers)
+class Victim:
+    """A run whose workers are killed again and again; one that has ended is started anew."""
+
+    def __init__(
+        self, site: Site, *words: str, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.site, self._words, self._environment = site, words, environment
+        self.reference = site.reference(*words)
+        self._seen: set[tuple[int, int]] = set()  # temporary files that killed workers left
+        self._launched = self._launch()
+
+    def _launch(self) -> Launched:
+        return self.site.launch(*self._words, MANY, environment=self._environment)
+
+    def kill_when(self, ready: Callable[[], object], after: float, rank: int, note: str) -> None:
+        """Kills a worker so long after a moment that comes in every run."""
+        while True:
+            came = self._launched.until(ready)
+            time.sleep(after if came else 0)
+            workers = self.site.workers()
+            if came and rank < len(workers) and self._launched.is_running:
+                break
+            if not self._launched.is_running:
+                self.end()
+                shutil.rmtree(self.site.outputs)
+                self._launched = self._launch()
+        with self.site.attempt(note, goes_on=True):
             kill(workers[rank])
+            self._seen |= self._temporaries()
+            self._launched.until(partial(self.site.are_gone, workers))
+            again = partial(self.site.are_new, workers, len(workers))
+            # A worker that was killed when all was done is not needed again.
             expect(
-                launched.until(partial(site.are_gone, killed)),
-                f"not restarted: {launched.last_lines()}",
+                self._launched.until(lambda: again() or self.site.status().is_finished),
+                f"not restarted: {self._launched.last_lines()}",
             )
 
+    def is_writing(self) -> bool:
+        """Whether there is a temporary file that no killed worker left."""
+        return bool(self._temporaries() - self._seen) and bool(self.site.workers())
 
-def end_as_undisturbed(site: Site, launched: Launched, *words: str) -> None:
-    """The last attempt of a chain: to the end."""
-    with site.attempt("then to the end"):
-        site.expect_exit(launched, 0)
-        site.expect_as(site.reference(*words))
+    def _temporaries(self) -> set[tuple[int, int]]:
+        found = set()
+        for pattern in ("*/*/checkpoints/*.tmp", "*/*/.*.tmp"):
+            for path in self.site.outputs.glob(pattern):
+                with suppress(OSError):
+                    found.add((path.stat().st_ino, path.stat().st_mtime_ns))
+        return found
+
+    def end(self) -> None:
+        """To the end, as the undisturbed run."""
+        with self.site.attempt("then to the end"):
+            self.site.expect_exit(self._launched, 0)
+            self.site.expect_as(self.reference)
 
 
 @fault("kill -9 of one of two workers, at random moments", SAME_BITS, tries=8, quick=1)
 def kill_worker(site: Site, tries: int) -> None:
-    site.reference(PAIR)
-    launched = site.launch(PAIR, MANY)
-    kill_workers(site, launched, tries, 2)
-    end_as_undisturbed(site, launched, PAIR)
+    victim = Victim(site, PAIR)
+    for _ in range(tries):
+        rank, after = site.random.randrange(2), site.random.uniform(0, 0.6)
+        note = f"rank {rank}, {after * victim.reference.seconds:.1f} s after its start"
+        both = partial(site.are_new, (), 2)
+        victim.kill_when(both, after * victim.reference.seconds, rank, note)
+    victim.end()
 
 
 @fault("kill -9 of the worker during a save on a slow disk", SAME_BITS, tries=8, quick=1)
 def kill_during_save(site: Site, tries: int) -> None:
-    site.reference()
     slow = {"LD_PRELOAD": str(site.workshop.shim()), "FAULT_FSYNC_MS": "60"}
-    launched = site.launch(MANY, environment=slow)
-    seen: set[int] = set()  # what killed saves left, until the next one removes it
-
-    def saves() -> set[int]:
-        return inodes(site.outputs.glob("*/*/checkpoints/*.tmp")) - seen
-
+    victim = Victim(site, environment=slow)
     for _ in range(tries):
         after = site.random.uniform(0, 0.3)
-        with site.attempt(f"{after * 1000:.0f} ms after a save began", goes_on=True):
-            expect(launched.until(saves), f"ended before: {launched.last_lines()}")
-            time.sleep(after)
-            killed = site.workers()
-            for pid in killed:
-                kill(pid)
-            seen |= inodes(site.outputs.glob("*/*/checkpoints/*.tmp"))
-            expect(
-                launched.until(partial(site.are_new, killed)),
-                f"not restarted: {launched.last_lines()}",
-            )
-    end_as_undisturbed(site, launched)
+        note = f"{after * 1000:.0f} ms after a write began"
+        victim.kill_when(victim.is_writing, after, 0, note)
+    victim.end()
 
 
-def inodes(paths: Iterable[Path]) -> set[int]:
-    found = set()
-    for path in paths:
-        with suppress(OSError):
-            found.add(path.stat().st_ino)
-    return found
+@fault(
+    "renames that leave a moment without the target, and a kill -9 in it",
+    SAME_BITS,
+    tries=5,
+    quick=1,
+)
+def rename_with_a_gap(site: Site, tries: int) -> None:
+    shim = {"LD_PRELOAD": str(site.workshop.shim())}
+    gap = shim | {"FAULT_RENAME": "gap", "FAULT_RENAME_MS": "150"}
+    victim = Victim(site, environment=gap)
+    for _ in range(tries):
+        after = site.random.uniform(0, 0.4)
+        note = f"{after * 1000:.0f} ms after a write began"
+        victim.kill_when(victim.is_writing, after, 0, note)
+    victim.end()
 
 
 @fault(

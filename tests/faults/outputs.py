@@ -158,7 +158,8 @@ def terminal_closed(site: Site, tries: int) -> None:
             launched = terminal.start(site)
             launched.until(partial(terminal.shows, site, 10))
             os.close(terminal.master)
-            launched.wait(60)
+            code = launched.wait(60)
+            expect(code == 75, f"exit status {code} instead of 75")
             site.expect_no_process()
             kind = site.status().kind
             expect(kind == "preempted", f"the status is {kind!r} instead of 'preempted'")

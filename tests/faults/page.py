@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.pages import replace_block
+from engine.records import read_json
 from tasks.files import write_atomically
 
 ROOT = Path(__file__).parents[2]
@@ -15,6 +16,8 @@ RECORD, PAGE = ROOT / "results" / "bench" / "faults.json", ROOT / "docs" / "reli
 
 def render(record: Mapping[str, Mapping[str, Any]]) -> str:
     """A table of all faults, and what was not survived."""
+    if not record:
+        return "Not run yet."
     tried = sum(one["tried"] for one in record.values())
     survived = sum(one["survived"] for one in record.values())
     minutes = sum(one["seconds"] for one in record.values()) / 60
@@ -55,6 +58,11 @@ def _cell(text: str) -> str:
 def with_figures(page: str, record: Mapping[str, Mapping[str, Any]]) -> str:
     """The page with the record's figures between its markers."""
     return replace_block(page, render(record))
+
+
+def read_record() -> dict[str, Any]:
+    """The figures of all faults that were tried."""
+    return read_json(RECORD) if RECORD.exists() else {}
 
 
 def write_page(record: Mapping[str, Mapping[str, Any]]) -> None:

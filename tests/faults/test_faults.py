@@ -10,16 +10,15 @@ import time
 import pytest
 import torch
 
-from engine.records import read_json
 from tests.faults.attack import FAULTS, main
 from tests.faults.matrix import Fault, record_of, try_fault
-from tests.faults.page import PAGE, RECORD, render, with_figures
+from tests.faults.page import PAGE, read_record, render, with_figures
 from tests.faults.site import Site, Skipped, Workshop, expect
 from tests.faults.verdict import digest
 
 
 def test_the_page_shows_the_figures_of_the_record():
-    record = read_json(RECORD)
+    record = read_record()
     assert set(record) <= set(FAULTS)
     page = PAGE.read_text()
     assert with_figures(page, record) == page, "run: python -m tests.faults --page"
