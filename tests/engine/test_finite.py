@@ -42,7 +42,7 @@ def before_step(trainer: Trainer, step: int, do: Any) -> None:
             do()
         return prepare(*arguments)
 
-    trainer.stepper._prepare_gradients = disturbed  # type: ignore[method-assign]
+    trainer.stepper._prepare_gradients = disturbed  # type: ignore[assignment,method-assign]
 
 
 def part_of(trainer: Trainer, name: str) -> Any:
