@@ -42,7 +42,11 @@ def before_step(trainer: Trainer, step: int, do: Any) -> None:
             do()
         return prepare(*arguments)
 
-    trainer.stepper._prepare_gradients = disturbed  # type: ignore[method-assign]
+    trainer.stepper._prepare_gradients = disturbed  # type: ignore[assignment,method-assign]
+
+
+def part_of(trainer: Trainer, name: str) -> Any:
+    return trainer.module.get_submodule(name)
 
 
 def assert_good_checkpoint(trainer: Trainer, last: int) -> None:
@@ -101,7 +105,7 @@ def test_in_the_data_of_an_evaluation(tmp_path):
 
 def test_in_the_model_the_part_is_named(tmp_path):
     trainer = alone(tmp_path, model__batch_norm=True)
-    trainer.module.norm.register_forward_hook(
+    part_of(trainer, "norm").register_forward_hook(
         lambda module, inputs, output: output * NAN if trainer.at.step == 6 else output
     )
     outcome = trainer.fit()
@@ -114,7 +118,7 @@ def test_in_the_model_the_part_is_named(tmp_path):
 def test_a_statistic_that_only_an_evaluation_uses(tmp_path):
     """Training with batch norm does not read it: the loss stays finite."""
     trainer = alone(tmp_path, model__batch_norm=True, tracking__log_every="100 steps")
-    before_step(trainer, 4, lambda: trainer.module.norm.running_var.fill_(NAN))
+    before_step(trainer, 4, lambda: part_of(trainer, "norm").running_var.fill_(NAN))
     outcome = trainer.fit()
     assert outcome.status == "diverged"
     expected = "after step 5 the buffer norm.running_var has 7 elements like nan"
@@ -145,7 +149,7 @@ def test_an_optimizer_state_under_a_finite_loss(tmp_path):
     trainer = alone(tmp_path, **changes)
 
     def large() -> None:
-        for parameter in trainer.module.last.parameters():
+        for parameter in part_of(trainer, "last").parameters():
             assert parameter.grad is not None
             parameter.grad.fill_(1e30)
 
