@@ -110,7 +110,7 @@ class WandbMirror:
         assert self._run is not None
         rows = [list(row) for row in table.rows]
         shown = wandb.Table(columns=list(table.columns), data=rows, allow_mixed_types=True)
-        self._run.log({table.name: shown})  # no row of metrics.jsonl: it has no "step"
+        self._run.log({table.name: shown})
 
     def _open(self, mode: str, failures: tuple[str, ...] = ()) -> None:
         """Tries the mode, then offline, then gives up; logs one line with the result."""
