@@ -259,8 +259,14 @@ def _inspect(segment: Path) -> Iterator[dict[str, Any]]:
 
 
 def _is_row(item: Mapping[str, Any]) -> bool:
-    """Whether W&B's item is a row of metrics.jsonl; a table has the last row's step, too."""
-    return "step" in item and not any(isinstance(value, dict) for value in item.values())
+    """Whether W&B's item is a row of metrics.jsonl; a table has the last row's step, too.
+
+    A table is a mapping with a `_type`, which offline files have as a flat key.
+    """
+    typed = (
+        (isinstance(v, dict) and "_type" in v) or k.endswith("._type") for k, v in item.items()
+    )
+    return "step" in item and not any(typed)
 
 
 def _row(item: Mapping[str, Any]) -> dict[str, float]:
