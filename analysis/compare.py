@@ -59,7 +59,8 @@ class Comparison:
     layers: LayerMovement | None = None  # where the runs have optimizer telemetry
 
     def __str__(self) -> str:
-        shown = [*self.metrics, *([self.layers] if self.layers else [])]
+        shown: list[Compared | LayerMovement] = [*self.metrics]
+        shown += [self.layers] if self.layers else []
         tables = [text_table(one.table, one.title) for one in shown]
         return "\n\n".join([*tables, *(["\n".join(self.notes)] if self.notes else [])])
 

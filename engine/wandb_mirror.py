@@ -3,8 +3,8 @@
 A row's place in metrics.jsonl is its step in W&B (`_step`), so that both sides can name it. When a
 run starts again, rows that W&B has are not sent again, and all others are, also those written while
 W&B was away. What W&B has is known: online from the server, which tells where a resumed run stands;
-offline from the files in the run's folder. `wandb/mirrored` there holds how many rows W&B had for
-certain before a run changed from online to offline.
+offline from the files in the run's folder. `wandb/mirrored-rows` there holds how many rows W&B had
+for certain when a start ended, or while it was online: for a next start that is offline.
 """
 
 from __future__ import annotations
@@ -54,12 +54,13 @@ class WandbMirror:
         self._folder, self._target, self._info = folder, target, info
         self._rows = folder / ROWS_FILE
         self._log = log
-        self._note = folder / "wandb" / "mirrored"
+        self._note = folder / "wandb" / "mirrored-rows"
         self._mirrored = _read_number(self._note)
         self._sent: deque[tuple[float, int]] = deque()  # when rows were sent that are not settled
         self._place = 0  # of the next row in metrics.jsonl
         self._there: set[int] = set()  # places of rows that W&B has, besides the first `_mirrored`
         self._run: Run | None = None
+        self._online = False
         self._where = ""
         self._may_reopen = True
         self._open(target.mode)
@@ -111,7 +112,7 @@ class WandbMirror:
         assert self._run is not None
         rows = [list(row) for row in table.rows]
         shown = wandb.Table(columns=list(table.columns), data=rows, allow_mixed_types=True)
-        self._run.log({table.name: shown})  # no row of metrics.jsonl: it has no "step"
+        self._run.log({table.name: shown})
 
     def _open(self, mode: str, failures: tuple[str, ...] = ()) -> None:
         """Tries the mode, then offline, then gives up; logs one line with the result."""
@@ -119,7 +120,8 @@ class WandbMirror:
         for attempt in dict.fromkeys((mode, "offline")):
             try:
                 self._run = _init(self._target, self._info, self._folder, attempt)
-                if attempt != "offline":  # the server knows better than the note
+                self._online = attempt != "offline"
+                if self._online:  # the server knows better than the note
                     self._mirrored = int(self._run.starting_step)
                 rows = read_rows(self._rows)
                 for place, row in enumerate(rows):
@@ -164,6 +166,8 @@ class WandbMirror:
         if place < self._mirrored or place in self._there:
             return
         self._run.log(dict(row), step=place, commit=True)
+        if not self._online:
+            return
         now, settled = monotonic(), -1
         self._sent.append((now, place))
         while self._sent[0][0] < now - SETTLED_AFTER:

@@ -71,8 +71,7 @@ def read_offline(folder: Path) -> WandbRun:
                 wandb_id = body.get("run_id") or wandb_id
                 run_id = body.get("display_name") or wandb_id
             elif record["type"] == "history":
-                row = _row(body["item"])
-                rows += [row] if "step" in row else []  # or a table
+                rows += [_row(body["item"])] if _is_row(body["item"]) else []
             elif record["type"] == "exit":
                 status = "failed" if body.get("exit_code") else "finished"
     return WandbRun(wandb_id, run_id, _ours(config), status, lambda: rows)
@@ -85,7 +84,7 @@ def offline_places(folder: Path) -> set[int]:
         for record in _inspect(segment):
             if record["type"] == "history":
                 item = record["history"]["item"]
-                if "step" in item:
+                if _is_row(item):
                     places.add(int(item["_step"]))
     return places
 
@@ -239,7 +238,7 @@ def save_report(report: reports.Report) -> str:
 def _remote(run: Any) -> WandbRun:
     def read() -> list[dict[str, float]]:
         with _as_problem(f"the rows of {run.name} can't be read"):
-            return [row for row in map(_row, run.scan_history()) if "step" in row]
+            return [_row(item) for item in run.scan_history() if _is_row(item)]
 
     config, summary = _ours(run.config), dict(run.summary_metrics or {})
     return WandbRun(run.id, run.name, config, run.state, read, summary, run.url)
@@ -258,6 +257,17 @@ def _inspect(segment: Path) -> Iterator[dict[str, Any]]:
             continue
         if isinstance(record, dict) and "type" in record:
             yield record
+
+
+def _is_row(item: Mapping[str, Any]) -> bool:
+    """Whether W&B's item is a row of metrics.jsonl; a table has the last row's step, too.
+
+    A table is a mapping with a `_type`, which offline files have as a flat key.
+    """
+    typed = (
+        (isinstance(v, dict) and "_type" in v) or k.endswith("._type") for k, v in item.items()
+    )
+    return "step" in item and not any(typed)
 
 
 def _row(item: Mapping[str, Any]) -> dict[str, float]:

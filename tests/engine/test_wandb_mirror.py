@@ -17,7 +17,7 @@ from engine.records import to_json
 from engine.rows import read_rows
 from engine.tracking import Artifact, Ending, Table
 from engine.wandb_mirror import WandbTarget
-from engine.wandb_runs import find_segments
+from engine.wandb_runs import find_segments, read_offline
 from tests.engine.test_tracking import DONE, ROOT, open_tracker, track
 
 
@@ -264,10 +264,13 @@ def offline_run(folder, *, fail):
     """Runs a tracker with the real W&B and no key in a process of its own."""
     program = (
         "import os, sys\nfrom pathlib import Path\n"
-        "from tests.engine.test_tracking import DONE, track\n"
+        "from engine.tracking import Ending, Table\n"
+        "from tests.engine.test_tracking import track\n"
         "tracker = track(Path(sys.argv[1]), range(1, 8), wandb='auto')\n"
         f"{fail}"
-        "tracker.log({'step': 8, 'train/loss': float('nan')})\ntracker.finish(DONE)\n"
+        "table = Table('predictions/valid', ('id', 'loss'), ((1, 0.5), (2, 'NaN'), (3, None)))\n"
+        "tracker.log({'step': 8, 'train/loss': float('nan')})\n"
+        "tracker.finish(Ending('finished', tables=(table,)))\n"
     )
     kept = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
     hidden = {"HOME": folder, "NETRC": folder / "no-netrc", "WANDB_CONFIG_DIR": folder}
@@ -278,14 +281,14 @@ def offline_run(folder, *, fail):
         check=True,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
 
 
 def inspect(folder):
     """Records that W&B's own reader finds in an offline run."""
     command = [Path(sys.executable).parent / "wandb", "leet", "inspect", "--json", folder]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     if "No such command" in done.stderr:
         pytest.skip("this W&B has no `wandb leet inspect`, which reads offline runs")
     assert done.returncode == 0, done.stderr
@@ -299,11 +302,14 @@ def test_a_real_offline_run_can_be_read_back(tmp_path):
     assert "no key is configured" in done.stdout
     (folder,) = (tmp_path / "wandb").glob("offline-run-*-r1")
     records = inspect(folder)
-    history = [r["history"]["item"] for r in records if r["type"] == "history"]
+    *history, shown = [r["history"]["item"] for r in records if r["type"] == "history"]
     rows = read_rows(tmp_path / "metrics.jsonl")
+    table = json.loads((folder / "files" / shown["predictions/valid.path"]).read_text())
+    assert table == {"columns": ["id", "loss"], "data": [[1, 0.5], [2, "NaN"], [3, None]]}
     assert [h["step"] for h in history] == [r["step"] for r in rows] == [1, 2, 3, 4, 5, 5, 6, 7, 8]
     assert [h.get("train/loss") for h in history][:-1] == [r.get("train/loss") for r in rows][:-1]
     assert history[-1]["train/loss"] == "NaN"
+    assert to_json(read_offline(tmp_path).read()) == to_json(rows)  # a table is no row
     (run,) = (r["run"] for r in records if r["type"] == "run")
     assert run["run_id"] == "r1"
     assert run["run_group"] == "group"
@@ -337,6 +343,7 @@ def assert_each_row_once(folder, rows):
     """What W&B's own reader finds in all offline files of a run, in the order of the places."""
     records = [record for segment in find_segments(folder) for record in inspect(segment)]
     items = [record["history"]["item"] for record in records if record["type"] == "history"]
+    items = [item for item in items if "predictions/valid.path" not in item]
     found = sorted(items, key=lambda item: item["_step"])
     assert [item["_step"] for item in found] == list(range(rows))
     written = read_rows(folder / "metrics.jsonl")
@@ -357,7 +364,7 @@ def test_after_kills_and_resumes_the_real_files_have_each_row_once(tmp_path):
     )
     for resume, last, end in ((0, 7, "preempted"), (4, 12, "killed"), (10, 15, "finished")):
         words = [sys.executable, "-c", program, tmp_path, str(resume), str(last), end]
-        done = subprocess.run(words, cwd=ROOT, timeout=300, check=False)
+        done = subprocess.run(words, cwd=ROOT, timeout=600, check=False)
         assert done.returncode == (-signal.SIGKILL if end == "killed" else 0)
     assert len(find_segments(tmp_path)) == 3
     assert_each_row_once(tmp_path, 18)

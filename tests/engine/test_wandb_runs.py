@@ -102,6 +102,7 @@ class FakeWandb(types.ModuleType):
             {"_step": 0, "_runtime": 1.5, "step": 1, "train/loss": 2.0, "val/top1": None},
             {"_step": 1, "step": 1, "val/top1": "NaN"},
             {"_step": 2, "note": "not ours"},
+            {"_step": 3, "step": 1, "predictions/val": {"_type": "table-file"}},
         ]
 
     def Settings(self, **given):
