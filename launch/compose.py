@@ -60,7 +60,8 @@ class _Given:
     folders: tuple[Path, ...] = ()  # of the user's own configs
 
     def choice(self, group: str) -> str | None:
-        return str(self.choices[group].value()) if group in self.choices else None
+        chosen = self.choices.get(group)
+        return None if chosen is None or chosen.is_delete() else str(chosen.value())
 
     def groups(self, **instead: str) -> tuple[str, ...]:
         """The choices as texts, some of them replaced."""

@@ -26,7 +26,14 @@ from launch.worker import STOP_WORKER, be_killed_with_parent
 from tasks.catalog import TASKS
 
 THREADS = "OMP_NUM_THREADS"
-NEEDED = ("engine.trainer", "engine.loading", "launch.paper_row", "launch.run_spec")  # by workers
+NEEDED = (
+    "engine.trainer",
+    "engine.loading",
+    "launch.paper_row",
+    "launch.run_record",
+    "launch.run_spec",
+    "torch._dynamo",  # which every optimizer of torch imports when it is made
+)
 _standby: tuple[subprocess.Popen[bytes], str] | None = None  # and its number of threads
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -101,9 +102,11 @@ def test_help_lists_every_option_of_every_group():
         ([*NOVOGRAD, "~optimizer.lrr"], "'optimizer.lrr' does not exist"),
         ([*NOVOGRAD, "paths.outputs=${nothing}"], "'nothing' not found"),
         (["scale=smoke"], "experiment=… is missing; there are imagenet/ (12: adamw_100ep,"),
+        ([*NOVOGRAD, "~experiment"], "experiment=… is missing"),
     ],
 )
 def test_a_mistake_is_one_short_message(arguments, message, capsys):
+    status: Any
     try:
         status = launch.main(arguments)
     except SystemExit as ended:

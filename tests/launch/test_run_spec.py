@@ -96,7 +96,7 @@ def test_bad_configuration(words, wanted, tmp_path, capsys):
 
 def test_without_an_experiment_the_message_lists_them(capsys):
     assert launch.main(["scale=smoke"]) == 2
-    assert "imagenet/novograd_100ep" in capsys.readouterr().err
+    assert "imagenet/ (12: adamw_100ep" in capsys.readouterr().err
 
 
 MISTAKES = {
