@@ -175,6 +175,7 @@ def render_performance(folder: Path) -> str:
             "environment": environment_line(records[bench]) if bench in records else None,
         }
         for bench, contests in read_contests().items()
+        if contests
     ]
     total = format_time(sum(record.seconds for record in records.values()))
     return render_markdown("performance.md.j2", sections=sections, head=list(HEAD), total=total)

@@ -13,6 +13,7 @@ from analysis.pages import render_page, render_readme, render_report, replace_bl
 from analysis.paper import read_paper
 from analysis.performance import render_performance, render_speed_lines
 from analysis.report import build
+from analysis.scaling import render_scaling
 from analysis.study_page import read_remarks, study_files
 from analysis.trials import TrialResult, read_trials
 from engine.files import write_atomically
@@ -37,6 +38,7 @@ def tracked_files(root: Path, current: AbstractSet[str]) -> dict[Path, str]:
         results / "REPORT.md": render_report(report, results),
         results / "report.html": render_page(report, results, results),
         root / "docs" / "performance.md": render_performance(results / "bench"),
+        root / "docs" / "scaling.md": render_scaling(results / "bench"),
         readme: text,
     }
 

@@ -32,23 +32,27 @@ from engine.records import write_json
 def run_bench(name: str, options: BenchOptions, folder: Path) -> BenchRecord:
     """Measures, prints and writes `<name>.json`; call it once in a process."""
     keep_freed_memory()  # as the workers of a run do
+    environment = describe_environment()  # of the code that is measured
     before = time.perf_counter()
     found: Findings = import_module(f"benchmarks.{name}").measure(options)
     taken = time.perf_counter() - before
-    record = make_record(name, found, taken, options.device)
+    record = make_record(name, found, taken, options.device, environment)
     contests = read_contests()[name]
     missing = {contest.name for contest in contests} - {m.contest for m in record.measurements}
     write_json(folder / f"{name}.json", to_raw(record, contests))
     rows = [contest_cells(contest, record) for contest in contests if contest.name not in missing]
-    print(text_table([list(HEAD), *rows], f"{name}: {environment_line(record)}"), flush=True)
+    if contests:
+        print(text_table([list(HEAD), *rows], f"{name}: {environment_line(record)}"), flush=True)
+    print(f"wrote {folder / name}.json", flush=True)
     for contest in sorted(missing):
         print(f"{name}: {contest} could not be measured here")
     return record
 
 
-def make_record(name: str, found: Findings, taken: float, device: torch.device) -> BenchRecord:
-    """With the machine, the versions and the commit of this process."""
-    environment: dict[str, Any] = describe_environment()
+def make_record(
+    name: str, found: Findings, taken: float, device: torch.device, environment: dict[str, Any]
+) -> BenchRecord:
+    """With the machine, the versions and the commit."""
     hardware = environment["hardware"]
     machine = hardware["names"][0] if device.type == "cuda" else cpu_name(hardware)
     return BenchRecord(

@@ -21,7 +21,7 @@ def count_flops(action: Callable[[], object]) -> int:
     """Of the matrix products and convolutions of an action."""
     with FlopCounterMode(display=False) as counter:
         action()
-    return counter.get_total_flops()
+    return int(counter.get_total_flops())
 
 
 def flops_per_second(device: torch.device) -> float:

@@ -7,7 +7,7 @@ agree. They take turns in one process.
 A micro-batch of the paper's run has some 256 pairs of 24 words; the default of 32 is an eighth of
 it, so that multiplications, and not the 33 MB of the words' gradient, take the time, as they do
 there. Padding is calculated by both. The optimizer's step is left out: it is the same for both, and
-comes once in several micro-batches.
+comes once in several micro-batches. Beam search is compared on two layers of half the size.
 """
 
 from __future__ import annotations
@@ -21,13 +21,21 @@ from torch import Tensor, nn
 from analysis.performance import Measurement
 from benchmarks.ceiling import of_matrix_products
 from benchmarks.contest import BenchOptions, Findings, compete
+from tasks.wmt14.beam import BeamOptions, Hypothesis, Marks, translate
 from tasks.wmt14.fairseq_backend import FairseqTransformer, smoothed_loss, to_fairseq
 from tasks.wmt14.loss import smoothed_cross_entropy
 from tasks.wmt14.model import Transformer, TransformerOptions
 
 PAIRS, LENGTH, SHORTER, ROUNDS = 32, 24, 4, 25
 SMOOTHING = 0.1
+SENTENCES, WORDS, EXTRA, SEARCHES = 16, 20, 4, 7  # of beam search
+SHARPNESS = 3.0  # times the words' matrix: decided choices, so that rounding does not change them
+SAME = 0.9  # of the translations, at least
+MARKS = Marks(begin=2, end=3, pad=0)
 SIZES = TransformerOptions(encoder_layers=1, decoder_layers=1, variant="fairseq")
+SEARCHED = TransformerOptions(
+    encoder_layers=2, decoder_layers=2, d_model=512, d_ff=2048, heads=8, variant="fairseq"
+)
 
 
 @dataclass(frozen=True)
@@ -93,9 +101,11 @@ def check_same(ours: nn.Module, theirs: nn.Module, sentences: Sentences) -> None
 
 
 def measure(options: BenchOptions) -> Findings:
-    """A training step."""
+    """A training step and beam search."""
     torch.manual_seed(0)
-    return Findings(measure_step(options))
+    step = measure_step(options)
+    found, same = measure_generation(options)
+    return Findings([*step, *found], {"same_translations": same})
 
 
 def measure_step(options: BenchOptions) -> list[Measurement]:
@@ -110,13 +120,44 @@ def measure_step(options: BenchOptions) -> list[Measurement]:
         model.zero_grad()
         train(model, loss, sentences)
 
-    our_step = lambda: step(ours, our_loss)  # noqa: E731
+    their_step = lambda: step(theirs, their_loss)  # noqa: E731
     amount = sentences.source.numel() + sentences.target.numel()
     (found,) = compete(
-        {"step": our_step},
-        lambda: step(theirs, their_loss),
+        {"step": lambda: step(ours, our_loss)},
+        their_step,
         amount,
         options.rounds(ROUNDS),
         device=options.device,
     )
-    return [of_matrix_products(found, our_step, amount, options.device)]
+    # Of fairseq's products, which are the same as ours: some of our calls are not counted.
+    return [of_matrix_products(found, their_step, amount, options.device)]
+
+
+def measure_generation(options: BenchOptions) -> tuple[list[Measurement], float]:
+    """Beam search of both, and the share of translations that are the same, word by word.
+
+    All sources are equally long, as fairseq's greatest length is that of the longest of a batch.
+    """
+    torch.manual_seed(0)
+    ours, theirs = Transformer(SEARCHED), FairseqTransformer(SEARCHED)
+    with torch.no_grad():
+        ours.embedding.mul_(SHARPNESS)
+    theirs.model.load_state_dict(to_fairseq(ours.state_dict()))
+    ours, theirs = ours.to(options.device).eval(), theirs.to(options.device).eval()
+    source = make_sentences(SEARCHED, SENTENCES, WORDS).to(options.device).source
+    lengths = torch.full_like(source[:, 0], WORDS)
+    beam = BeamOptions(extra=EXTRA)
+
+    def our_search() -> list[Hypothesis]:
+        return translate(ours, source, lengths, MARKS, beam)
+
+    def their_search() -> list[Hypothesis]:
+        return theirs.translate(source, lengths, MARKS, beam)
+
+    pairs = zip(our_search(), their_search(), strict=True)
+    same = sum(one.words == other.words for one, other in pairs) / SENTENCES
+    if same < SAME:
+        raise RuntimeError(f"only {100 * same:.0f} % of the translations are fairseq's")
+    rounds, actions = options.rounds(SEARCHES), {"generation": our_search}
+    (found,) = compete(actions, their_search, SENTENCES, rounds, 1, options.device)
+    return [of_matrix_products(found, their_search, SENTENCES, options.device)], same

@@ -15,7 +15,7 @@ TASKS = ("imagenet", "librispeech", "wmt14", "wikitext103")
 # Libraries that only these files import; a path that ends with / is a folder, * a wildcard.
 CONFINED = {
     "torch.optim": ["optim/", "benchmarks/"],
-    "torch.distributed": ["engine/distributed.py", "launch/"],
+    "torch.distributed": ["engine/distributed.py", "launch/", "benchmarks/scaling.py"],
     "hydra": ["launch/compose.py"],
     "submitit": ["launch/slurm.py"],
     "wandb": ["engine/tracking.py", "engine/wandb_*.py"],

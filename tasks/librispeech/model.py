@@ -20,6 +20,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from tasks.librispeech.fast_conv import convolve
+
 INITS = ("uniform", "normal")
 BN_EPS = 1e-3
 BN_MOMENTUM = 0.1  # the weight of new statistics
@@ -184,12 +186,21 @@ class ConvNorm(nn.Module):
     ) -> None:
         super().__init__()
         same = kernel // 2 * dilation
-        self.conv = nn.Conv1d(inputs, outputs, kernel, stride, same, dilation, bias=False)
+        self.conv = TimeConv(inputs, outputs, kernel, stride, same, dilation, bias=False)
         self.norm = nn.BatchNorm1d(outputs, eps=BN_EPS, momentum=BN_MOMENTUM)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.norm(self.conv(x))
         return out
+
+
+class TimeConv(nn.Conv1d):
+    """A convolution with as many outputs as inputs; the same function, faster on the CPU."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.stride == self.dilation == (1,):
+            return convolve(x, self.weight)
+        return super().forward(x)
 
 
 def _run(block: Block, x: Tensor, inputs: Sequence[Tensor], padding: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from analysis.performance import (
     render_speed_lines,
     to_raw,
 )
+from analysis.scaling import checkpoint_bytes, collectives, render_scaling, ring_bytes
 
 
 def record(bench: str, *measurements: Measurement) -> BenchRecord:
@@ -35,6 +36,7 @@ def write(folder, found: BenchRecord) -> None:
 
 def test_the_page_is_what_the_records_give():
     assert (ROOT / "docs" / "performance.md").read_text() == render_performance(BENCH)
+    assert (ROOT / "docs" / "scaling.md").read_text() == render_scaling(BENCH)
 
 
 def test_the_readme_shows_five_lines():
@@ -74,3 +76,18 @@ def test_a_file_that_is_no_record_is_named(tmp_path):
     (tmp_path / "wmt.json").write_text("{}")
     with pytest.raises(ValueError, match=r"wmt\.json is not a record of a bench"):
         render_performance(tmp_path)
+
+
+def test_costs_of_many_processes_follow_their_formulas():
+    row = {"parameters": 100, "tensors": 3, "buckets": 2, "buffer_bytes": 7, "carry_bytes": 11}
+    assert ring_bytes(row, 1) == 0
+    assert ring_bytes(row, 4) == 600
+    assert (collectives(row, 1), collectives(row, 2)) == (0, 3)
+    assert checkpoint_bytes(row, 5) == 800 + 12 + 35 + 11
+    assert checkpoint_bytes(row, 5, moments=2) - checkpoint_bytes(row, 5) == 400
+
+
+def test_scaling_without_records_says_so(tmp_path):
+    page = render_scaling(tmp_path)
+    assert "Counts: not run." in page
+    assert "Measurements: not run." in page

@@ -1,0 +1,131 @@
+"""`python -m scripts.bench growth`: how costs grow with tensors, sequence length and data.
+
+Data of 1 million items are measured; the page extrapolates to 100 million, and says so.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.contest import BenchOptions, Findings, take_turns
+from benchmarks.wikitext import SIZES, make_words
+from optim import NovoGrad
+from optim.baselines import torch_optimizer
+from tasks.librispeech.manifest import _Subset
+from tasks.streams import bucketed_micro_batches, shuffled_micro_batches
+from tasks.wikitext103.model import TransformerXL
+from tasks.wmt14.packing import Packing
+
+TENSORS = (10, 100, 1_000, 10_000, 100_000)
+NUMBERS = 64  # of a small tensor
+LENGTHS = (64, 128, 256, 512)  # of a segment, after a memory as long
+ITEMS = (100_000, 1_000_000)
+ROUNDS = 5
+
+
+def measure(options: BenchOptions) -> Findings:
+    """One thread, on the CPU."""
+    torch.set_num_threads(1)
+    rounds = options.rounds(ROUNDS)
+    detail = {
+        "tensors": [optimizer_row(count, rounds) for count in TENSORS],
+        "lengths": [length_row(length, rounds) for length in LENGTHS],
+        "items": [data_row(name, count) for name in DATA for count in ITEMS],
+    }
+    return Findings([], detail)
+
+
+def optimizer_row(count: int, rounds: int) -> dict[str, Any]:
+    """Milliseconds of a step on so many tensors of 64 numbers."""
+    params = [torch.nn.Parameter(torch.ones(NUMBERS)) for _ in range(count)]
+    for param in params:
+        param.grad = torch.ones(NUMBERS)
+    steps: dict[str, Callable[[], object]] = {
+        "novograd": NovoGrad(params, lr=1e-4).step,
+        "adamw": torch_optimizer("adamw", params, lr=1e-4, fused=True).step,
+    }
+
+    def timed(step: Callable[[], object]) -> Callable[[], float]:
+        return lambda: _seconds(step)
+
+    turns = take_turns({name: timed(step) for name, step in steps.items()}, rounds, warm=1)
+    found = {f"{name}_ms": 1e3 * median(turn[name] for turn in turns) for name in steps}
+    return {"tensors": count, **found}
+
+
+def length_row(length: int, rounds: int) -> dict[str, Any]:
+    """Tokens per second of Transformer-XL's forward and backward pass, four columns."""
+    words = make_words(SIZES, length, length)
+    model = TransformerXL(SIZES)
+
+    def step() -> None:
+        model.zero_grad()
+        model(words.tokens, words.targets, words.memory, memory_length=length)[0].sum().backward()
+
+    turns = take_turns({"step": lambda: _seconds(step)}, min(rounds, 3), warm=1)
+    seconds = median(turn["step"] for turn in turns)
+    return {"length": length, "ms": 1e3 * seconds, "tokens_per_s": words.tokens.numel() / seconds}
+
+
+def data_row(name: str, count: int) -> dict[str, Any]:
+    """Seconds of making something for so many items, and bytes of what is kept."""
+    before = time.perf_counter()
+    kept = DATA[name](count)
+    return {"what": name, "items": count, "seconds": time.perf_counter() - before, "bytes": kept}
+
+
+def _lengths(count: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(4, 100, count)
+
+
+def _order(count: int) -> int:
+    """An epoch's micro-batches of 128 images."""
+    return _bytes_of_lists(shuffled_micro_batches(count, 128, 0)(0))
+
+
+def _bucketed(count: int) -> int:
+    return _bytes_of_lists(bucketed_micro_batches(_lengths(count), 32, 0)(0))
+
+
+def _bytes_of_lists(micro_batches: Sequence[Sequence[int]]) -> int:
+    """Of Python's integers, 28 bytes each, and of what points to them."""
+    return sum(sys.getsizeof(some) + 28 * len(some) for some in micro_batches)
+
+
+def _packed(count: int) -> int:
+    packing = Packing(_lengths(count), _lengths(count), 12_288)
+    return sum(some.nbytes for some in packing.micro_batches(0, 0)) + packing._places.nbytes
+
+
+def _manifest(count: int) -> int:
+    """Names, lengths and texts, from Python objects to the arrays of the cache on disk."""
+    text = "a text of about as many words as an utterance of some seconds has"
+    utterances = [(f"103/1240/103-1240-{i:07}.flac", 200_000, text) for i in range(count)]
+    with tempfile.TemporaryDirectory() as folder:
+        subset = _Subset.of(utterances)
+        for name, array in subset._asdict().items():
+            np.save(Path(folder) / f"{name}.npy", array)
+        return sum(path.stat().st_size for path in Path(folder).iterdir())
+
+
+DATA: dict[str, Callable[[int], int]] = {
+    "an epoch's order (ImageNet)": _order,
+    "batches of similar lengths (LibriSpeech)": _bucketed,
+    "packing into token budgets (WMT14)": _packed,
+    "manifest of names, lengths and texts (LibriSpeech)": _manifest,
+}
+
+
+def _seconds(action: Callable[[], object]) -> float:
+    before = time.perf_counter()
+    action()
+    return time.perf_counter() - before
