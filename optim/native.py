@@ -60,18 +60,20 @@ def supports(dtype: torch.dtype) -> bool:
     return bool(library.novograd_squared_norms(_DTYPES[dtype], 0, None, None, None, 1) == 0)
 
 
-def squared_norms(flat: Sequence[Tensor]) -> Tensor | None:
+def squared_norms(tensors: Sequence[Tensor]) -> Tensor | None:
     """Squared norms of contiguous CPU tensors as a float64 vector; None if the kernels can't."""
-    if not all(map(Tensor.is_contiguous, flat)):
+    if not all(map(Tensor.is_contiguous, tensors)):
         raise ValueError("the kernel reads contiguous tensors only")
-    result = torch.empty(len(flat), dtype=torch.float64)
-    for dtype in {t.dtype for t in flat}:
-        where = [i for i, t in enumerate(flat) if t.dtype == dtype]
-        chosen = [flat[i] for i in where]
+    result = torch.empty(len(tensors), dtype=torch.float64)
+    for dtype in {t.dtype for t in tensors}:
+        where = [i for i, t in enumerate(tensors) if t.dtype == dtype]
+        chosen = [tensors[i] for i in where]
         pointers = addresses(chosen) if supports(dtype) else None
         if pointers is None:
             return None
-        part = result if len(where) == len(flat) else torch.empty(len(where), dtype=torch.float64)
+        part = (
+            result if len(where) == len(tensors) else torch.empty(len(where), dtype=torch.float64)
+        )
         library, numels = _library(), _numels(chosen)
         assert library is not None
         library.novograd_squared_norms(

@@ -93,9 +93,11 @@ def _plain_squared_norms(tensors: Sequence[Tensor]) -> Tensor:
         return torch.stack([_norm_by_torch(t) for t in real]).square()
     if device.type == "cuda":  # widens in registers, a few launches for all tensors
         return torch.stack(torch._foreach_norm(real, 2, dtype=torch.float64)).square()
-    flat = [memory.flat(t) for t in real]
-    result = native.squared_norms(flat)
-    return _squared_norms_without_kernels(flat) if result is None else result
+    dense = [t if t.is_contiguous() else memory.flat(t) for t in real]
+    result = native.squared_norms(dense)
+    if result is None:
+        return _squared_norms_without_kernels([memory.flat(t) for t in dense])
+    return result
 
 
 def _norm_by_torch(tensor: Tensor) -> Tensor:

@@ -82,9 +82,10 @@ def transform_gradients(optimizer: Optimizer, transforms: Sequence[Transform]) -
         return torch.zeros((), dtype=torch.float64)
     grads = []
     for p in params:
-        grads.append(gradient_of(p))
-        if grads[-1] is not p.grad:
-            p.grad = grads[-1]
+        grad = gradient_of(p)
+        if grad is not p.grad:
+            p.grad = grad
+        grads.append(grad)
     squares = squared_norms(grads)
     total = squares.sum().sqrt()
     factors = torch.ones_like(total)

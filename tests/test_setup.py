@@ -69,6 +69,17 @@ def test_another_build_of_torch_is_the_locked_version_and_all_else_stays_locked(
     assert all(re.match("torch|triton|nvidia-|cuda-", name) for name in replaced)
 
 
+def test_the_integrations_add_to_the_lock_and_replace_nothing_of_it():
+    added = read_lock((ROOT / "tests" / "integrations" / "requirements.txt").read_text())
+    assert {"accelerate", "lightning", "transformers"} <= set(added)
+    assert not set(added) & set(LOCKED), "a second torch, say, would be another test"
+    assert all(digests for _, digests in added.values())
+    recipe = run_make("-n", "test-integrations", "INTEGRATIONS=none").stdout.replace("\\\n", "")
+    (install,) = [line for line in recipe.splitlines() if "none/bin/python -m pip --dis" in line]
+    assert "--no-deps" in install
+    assert "--require-hashes" in install
+
+
 def test_a_package_that_differs_from_the_lock_is_refused(tmp_path):
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "pyproject.toml").write_text("[project]\nname = 'p'\nversion = '1'\n")

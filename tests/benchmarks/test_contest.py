@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 
 import pytest
 import torch
 
+from analysis.folders import ROOT
 from analysis.performance import is_reached, read_bench, read_contests
 from benchmarks import bench, engine
 from benchmarks.ceiling import count_flops
@@ -92,6 +94,14 @@ def test_a_mistake_in_the_command_is_named(arguments, message, capsys):
         main(arguments)
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", read_contests())
+def test_every_bench_of_the_list_has_a_module_and_a_target_in_make(name):
+    assert callable(import_module(f"benchmarks.{name}").measure)
+    if read_contests()[name]:
+        makefile = (ROOT / "Makefile").read_text()
+        assert f"\nbench-{name}: setup ##" in makefile
 
 
 def test_full_benches_have_more_rounds():

@@ -26,12 +26,13 @@ class Classifier(nn.Module):
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
+        self.dtype = dtype
         torch.manual_seed(0)
         layers = nn.Linear(20, 32), nn.LayerNorm(32), nn.ReLU(), nn.Linear(32, 2)
         self.layers = nn.Sequential(*layers).to(dtype)
 
     def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        logits = self.layers(x.to(self.layers[0].weight.dtype))
+        logits = self.layers(x.to(self.dtype))
         return {"loss": cross_entropy(logits, labels), "logits": logits}
 
 

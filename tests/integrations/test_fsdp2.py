@@ -57,7 +57,7 @@ def load(model: nn.Module, optimizer: NovoGrad, folder: str) -> None:
 def whole(model: nn.Module, optimizer: NovoGrad) -> dict[str, torch.Tensor]:
     every = StateDictOptions(full_state_dict=True, cpu_offload=True)
     weights, _ = get_state_dict(model, optimizer, options=every)
-    return {name: value.clone() for name, value in weights.items()}
+    return {k: v.clone() for k, v in weights.items() if isinstance(v, torch.Tensor)}
 
 
 def worker() -> None:

@@ -21,7 +21,7 @@ from tests.integrations.runs import (
 from tests.optim.documented_examples import run_example
 
 
-class Module(lightning.LightningModule):
+class Module(lightning.LightningModule):  # type: ignore[misc]
     def __init__(self, given: dict[str, Any]) -> None:
         super().__init__()
         self.model = Classifier()

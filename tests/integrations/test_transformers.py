@@ -34,11 +34,11 @@ def trainer(variant: str, folder: Path, settings: dict[str, Any]) -> Trainer:
         disable_tqdm=True,
         **settings,
     )
-    rows = [{"x": x, "labels": y} for x, y in data()]
+    rows = [{"x": x, "labels": y} for x, y in zip(*data().tensors, strict=True)]
     return Trainer(
         model=Classifier(),
         args=arguments,
-        train_dataset=rows,  # type: ignore[arg-type]
+        train_dataset=rows,
         optimizer_cls_and_kwargs=(NovoGrad, options(variant)),
     )
 
@@ -67,5 +67,5 @@ def test_a_resumed_run_is_the_uninterrupted_one(variant, settings, tmp_path):
     assert resumed.model is not None
     assert_moved(whole.model)
     assert_equal_runs(whole.model.state_dict(), resumed.model.state_dict())
-    groups = whole.optimizer.param_groups  # type: ignore[union-attr]
+    groups = whole.optimizer.param_groups
     assert sorted(group["weight_decay"] for group in groups) == [0.0, 0.01]

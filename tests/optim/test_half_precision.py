@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -35,7 +36,9 @@ def test_a_step_is_the_float32_step_rounded_once(dtype, decay):
     """To one unit in the last place: products and sums may be fused before the rounding."""
     weights, gradients = drawn(dtype, 1), [drawn(dtype, 2), drawn(dtype, 3)]
 
-    def stepped(given: list[torch.Tensor], grads: list[torch.Tensor], state: dict | None) -> tuple:
+    def stepped(
+        given: list[torch.Tensor], grads: list[torch.Tensor], state: dict[str, Any] | None
+    ) -> tuple[list[torch.Tensor], NovoGrad]:
         params = [nn.Parameter(w.clone()) for w in given]
         optimizer = NovoGrad(params, 0.1, weight_decay=0.01, decay=decay)
         for p, g in zip(params, grads, strict=True):
@@ -45,7 +48,8 @@ def test_a_step_is_the_float32_step_rounded_once(dtype, decay):
         optimizer.step()
         return [p.detach() for p in params], optimizer
 
-    given, state = weights, None
+    given: list[torch.Tensor] = weights
+    state: dict[str, Any] | None = None
     for grads in gradients:
         half, optimizer = stepped(given, grads, state)
         wide, other = stepped([w.float() for w in given], grads, state)

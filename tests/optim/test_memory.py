@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.optim import PARAMETER_SETS
+from benchmarks.optimizer_workloads import PARAMETER_SETS
 from optim import NovoGrad, build_optimizer
 
 
@@ -18,7 +18,7 @@ def state_bytes(optimizer):
 @pytest.mark.parametrize("name", ["resnet50v2", "transformer_big"])
 def test_state_is_half_of_adams(name):
     """On meta tensors, whose state has the true sizes and takes no memory."""
-    params = [nn.Parameter(torch.empty(s, device="meta")) for s in PARAMETER_SETS[name]()]
+    params = [nn.Parameter(torch.empty(s, device="meta")) for s in PARAMETER_SETS[name].shapes()]
     total = sum(p.numel() for p in params)
     for p in params:
         p.grad = torch.empty_like(p)

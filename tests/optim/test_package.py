@@ -52,6 +52,8 @@ assert first == second, "resumed training differs"
 assert first[-1] < losses[0], "the loss did not fall"
 for p, q in zip(model.parameters(), twin.parameters()):
     assert torch.equal(p, q)
+unneeded = {"hydra", "monai", "omegaconf", "scipy", "timm", "wandb", "yaml"} & sys.modules.keys()
+assert not unneeded, f"torch is all that it needs, not {unneeded}"
 print(novograd.__file__)
 print("kernel" if native.supports(torch.float32) else "no kernel")
 """
