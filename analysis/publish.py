@@ -23,7 +23,7 @@ from engine.records import (
 )
 
 OWN_TRIALS = Path("study", "trials.csv")  # below outputs/
-SCALES = ("paper", "mini")  # a smoke run only shows that something runs
+SCALES = ("paper", "mini", "short")  # a smoke run only shows that something runs
 PUBLISHED, REPLACED, UNCHANGED, REFUSED = "published", "replaced", "already published", "refused"
 
 
