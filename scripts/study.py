@@ -1,4 +1,4 @@
-"""Runs the study of the paper's claims on small data (configs/study.yaml).
+"""Runs the study of the paper's claims on small data (configs/study.yaml, or study_short.yaml).
 
 Tunes every optimizer on every data set, then runs what the claims ask for, one run on each core,
 and writes outputs/study/: trials.csv, STUDY.md and its curves. Rerun the same command to resume.
@@ -20,7 +20,7 @@ from engine.config import ConfigProblem
 from engine.records import RecordError, read_records
 from launch.estimate import RemainingTime
 from launch.exit_status import BAD_INPUT
-from launch.study import read_study
+from launch.study import FILE, SHORT, read_study
 from launch.study_stages import available, open_study
 from launch.sweep_state import describe, exit_status, find_trial_slots, run_trials
 from tasks.base import DataProblem
@@ -30,10 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """From nothing to a verdict on each claim."""
     options = parse(arguments)
     try:
-        plan = read_study(options.overrides, quick=options.quick)
+        file = SHORT if options.short else FILE
+        plan = read_study(options.overrides, file, quick=options.quick)
         plan = plan.only(options.data) if options.data else plan
         plan, missing = available(plan)
-        state = open_study(plan, keep=options.keep)
+        state = open_study(plan, keep=options.keep, name=file.stem)
         slots = find_trial_slots(state, options.jobs, must_exist=not options.plan)
         remaining = RemainingTime(state.to_do(), len(slots), read_records(RUNS))
         for name, why in missing.items():
@@ -55,17 +56,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line; exits with status 2 where it is wrong."""
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.study",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--plan", action="store_true", help="show what would be run, and how long")
-    parser.add_argument("--quick", action="store_true", help="only the part that `quick` names")
-    parser.add_argument("--keep", action="store_true", help="published runs count as done")
-    parser.add_argument("--jobs", type=int, help="runs at a time; default: one for each core")
-    parser.add_argument("--data", type=lambda text: text.split(","), help="only these data sets")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="for every run")
+    parser = argparse.ArgumentParser("python -m scripts.study", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = parser.add_argument
+    add("--plan", action="store_true", help="show what would be run, and how long")
+    add("--quick", action="store_true", help="only the part that `quick` names")
+    add("--short", action="store_true", help="the short regime: few passes over more data")
+    add("--keep", action="store_true", help="published runs count as done")
+    add("--jobs", type=int, help="runs at a time; default: one for each core")
+    add("--data", type=lambda text: text.split(","), help="only these data sets")
+    add("overrides", nargs="*", metavar="key=value", help="for every run")
     options = parser.parse_intermixed_args(arguments)
     for word in options.overrides:
         if "=" not in word or word.split("=")[0] in ("experiment", "seed", "small_data"):
