@@ -16,7 +16,7 @@ from engine.records import read_own_records, read_records
 from launch import study_stages, sweep_state
 from launch.compose import ROOT, compose
 from launch.scheduler import Job
-from launch.study import FILE, StudyPlan, read_study
+from launch.study import FILE, SHORT, StudyPlan, read_study
 from launch.study_stages import StudyStages, beyond
 from scripts import study
 from tests.analysis.fake_trials import record, result
@@ -24,6 +24,7 @@ from tests.launch.instant_runs import InstantRuns
 
 TUNED = Tuned(0.123, 0.0456)
 PLAN: dict[str, Any] = {
+    "scale": "mini",
     "seeds": [0, 1],
     "rates": [0.1, 1.0, 10.0],
     "decays": [10.0],
@@ -93,7 +94,10 @@ def test_all_runs_compose(plan: StudyPlan):
     for trial in StudyStages(plan).expected(missing):
         raw = compose(list(trial.overrides))
         assert raw["scale"] == "mini"
-        assert raw["evaluation"]["final"] == (trial.study not in (RATES, DECAY))
+        tunes = trial.study in (RATES, DECAY) or trial.study.endswith(", tuning")
+        assert raw["evaluation"]["final"] != tunes  # tuning does not see test data
+        split = trial.metric.partition("/")[0]
+        assert tunes == (split in ("val", "valid", "dev-clean"))
         assert raw["seed"] == trial.seed
         if trial.study == RATES:
             assert raw["optimizer"]["lr"] == trial.at
@@ -111,7 +115,7 @@ def points(plan: StudyPlan, study: str) -> dict[float, dict[str, Any]]:
 
 def test_points_are_relative_to_what_tuning_found(plan: StudyPlan):
     batches = points(plan, "large_batch")
-    assert [one["batch"]["global_size"] for one in batches.values()] == [64, 512, 2048]
+    assert [one["batch"]["global_size"] for one in batches.values()] == [16, 128, 512]
     # Table 3: 0.007, 0.016 and 0.026; 0.002, 0.006 and 0.01.
     rates = [one["optimizer"]["lr"] / 0.123 for one in batches.values()]
     assert rates == pytest.approx([1, 16 / 7, 26 / 7], rel=0.01)
@@ -128,8 +132,9 @@ def test_overrides_of_every_run():
     assert "scale=mini" not in trial.overrides
 
 
-def test_published_trials_are_those_of_the_file(plan: StudyPlan):
-    """And the mini rows have what tuning found: the demo shows tuned optimizers."""
+def test_published_trials_are_those_of_the_file():
+    """And the rows of its scale have what tuning found."""
+    plan = read_study(path=SHORT)
     records = {one.run_id: one for one in read_records(ROOT / "results" / "runs")}
     published = read_trials(ROOT / "results" / "studies" / "trials.csv", records)
     by_trial = {one.trial: one for one in published}
@@ -138,7 +143,7 @@ def test_published_trials_are_those_of_the_file(plan: StudyPlan):
     tuned = tune(published)
     for (data, optimizer), row in plan.rows.items():
         if plan.data[data].small_data == "own":
-            raw = compose([f"experiment={row.experiment}", "scale=mini"])["optimizer"]
+            raw = compose([f"experiment={row.experiment}", f"scale={plan.scale}"])["optimizer"]
             assert Tuned(raw["lr"], raw.get("weight_decay")) == tuned[data, optimizer]
 
 
