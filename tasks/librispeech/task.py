@@ -346,7 +346,8 @@ class LibriSpeech(SpeechPredictions):
         seconds = self._lengths(epoch) / RATE
         fits = (seconds >= options.shortest_s) & (seconds <= options.longest_s)
         fits &= self._train.samples > 0  # 0 if unreadable
-        return self._trained_on[fits[self._trained_on]]
+        kept: np.ndarray = self._trained_on[fits[self._trained_on]]
+        return kept
 
     @cached_property
     def _training(self) -> UtteranceBatches:
