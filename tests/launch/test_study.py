@@ -92,13 +92,15 @@ def test_every_optimizer_has_as_many_tuning_trials_over_a_decade_or_two(plan: St
 
 def test_all_runs_compose(plan: StudyPlan):
     for trial in StudyStages(plan).expected(missing):
+        assert f"seed={trial.seed}" in trial.overrides
+        if trial.seed:
+            continue  # the same but for the seed
         raw = compose(list(trial.overrides))
         assert raw["scale"] == "mini"
         tunes = trial.study in (RATES, DECAY) or trial.study.endswith(", tuning")
         assert raw["evaluation"]["final"] != tunes  # tuning does not see test data
         split = trial.metric.partition("/")[0]
         assert tunes == (split in ("val", "valid", "dev-clean"))
-        assert raw["seed"] == trial.seed
         if trial.study == RATES:
             assert raw["optimizer"]["lr"] == trial.at
 
@@ -130,6 +132,28 @@ def test_overrides_of_every_run():
     trial = read_study(["scale=smoke", "tracking=off"]).rate_trial("cifar10", "sgd", 0.1)
     assert trial.overrides[-2:] == ("scale=smoke", "tracking=off")
     assert "scale=mini" not in trial.overrides
+
+
+def test_the_scales_own_rates_are_where_the_studys_grids_begin(plan: StudyPlan):
+    """Its rows are then tuned rows as soon as the study's results are written there."""
+    for (data, _), row in plan.rows.items():
+        if plan.data[data].small_data == "own":
+            raw = compose([f"experiment={row.experiment}", f"scale={plan.scale}"])["optimizer"]
+            assert raw["lr"] == row.lr
+            assert row.weight_decay in (None, raw.get("weight_decay"))
+
+
+def test_points_of_some_data_sets_only(plan: StudyPlan):
+    """Few passes at as many steps need more data than there are spoken commands."""
+    trials = [t for t in StudyStages(plan).expected(missing) if t.study == "passes"]
+    asked = {data: sorted({t.at for t in trials if t.data == data}) for data in plan.data}
+    asked = {data: points for data, points in asked.items() if points}
+    assert asked == {
+        "cifar10": [1, 3, 10, 30, 100],
+        "small-wiki": [1, 3, 10, 30, 100],
+        "spoken-commands": [30, 100],
+        "multi30k": [1, 3, 10, 30, 100],
+    }
 
 
 def test_published_trials_are_those_of_the_file():
