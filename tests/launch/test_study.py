@@ -321,9 +321,7 @@ def best_at_a_tenth(job: Job) -> dict[str, float]:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, InstantRuns]]:
     file = write_plan(tmp_path)
-    monkeypatch.setattr(
-        study, "read_study", lambda overrides, quick: read_study(overrides, file, quick=quick)
-    )
+    monkeypatch.setattr(study, "FILE", file)
     monkeypatch.setattr(study, "measure_all", lambda path: None)
     monkeypatch.setattr(study, "BENCH", tmp_path)
     monkeypatch.setattr(study, "RUNS", tmp_path / "runs")
