@@ -24,7 +24,7 @@ from engine.records import (
 from tasks.files import write_atomically
 
 OWN_TRIALS = Path("study", "trials.csv")  # below outputs/
-SCALES = ("paper", "mini")  # a smoke run only shows that something runs
+SCALES = ("paper", "mini", "short")  # a smoke run only shows that something runs
 WITH_PREDICTIONS = "already published, now with predictions"
 PUBLISHED, REPLACED, UNCHANGED, REFUSED = "published", "replaced", "already published", "refused"
 

@@ -36,7 +36,7 @@ from analysis.verdicts import (
 )
 from engine.records import RunRecord
 
-SCALES = ("paper", "mini")  # a smoke run only shows that something runs
+SCALES = ("paper", "mini", "short")  # a smoke run only shows that something runs
 # How the items of a recipe are written, in this order.
 RECIPE = {
     "lr": "lr {}",
@@ -201,7 +201,7 @@ def _table_view(
 
 def _columns(published: Sequence[RunRecord], own: Sequence[RunRecord]) -> tuple[Column, ...]:
     """Beside the published runs at the paper's scale."""
-    small = {Column("mini", r.data) for r in published if r.scale == "mini"}
+    small = {Column(r.scale, r.data) for r in published if r.scale != "paper"}
     others = {Column(r.scale, r.data, is_own=True) for r in own}
     return tuple(sorted(small | others, key=lambda c: (c.is_own, SCALES.index(c.scale), c.data)))
 

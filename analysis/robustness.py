@@ -176,7 +176,7 @@ ROBUSTNESS = (
         "warmup",
         Rule(
             "What a warm-up gains, at the best rate and at 3.16 times that rate. Gained: the best "
-            "run with a warm-up of 5 or 25 % of the run, at either rate, relative to the best one "
+            "run with a warm-up of any length tried, at either rate, relative to the best one "
             "without. Holds if NovoGrad gains less than {slack:g} %, or least, on all data sets; "
             "does not hold if on none.",
             PERCENT,

@@ -14,7 +14,7 @@ from engine.provenance import fingerprint
 from engine.schema import OneOf, Within, read_fields
 from optim.schedules import FLOORS, SHAPES, WARMUPS
 
-SCALES = ("paper", "mini", "smoke")
+SCALES = ("paper", "mini", "short", "smoke")
 WANDB_MODES = ("off", "offline", "online", "auto")
 
 
@@ -210,6 +210,10 @@ ADDED_LATER: dict[str, Any] = {
 }
 
 
+# Scales by the name that they had when runs of them were recorded: their fingerprints keep it.
+RENAMED_SCALES = {"short": "mini"}
+
+
 class ConfigProblem(Exception):
     """A configuration that can't be run; the message has one line per problem."""
 
@@ -268,6 +272,7 @@ def recipe_fingerprint(config: RunConfig, *, leave_out: Sequence[str] = ("seed",
     By default the same for all seeds.
     """
     raw = dataclasses.asdict(config)
+    raw["scale"] = RENAMED_SCALES.get(config.scale, config.scale)
     unused = [key for key, default in ADDED_LATER.items() if _look_up(raw, key) == default]
     return fingerprint(raw, (*NOT_SCIENCE, *unused, *leave_out))
 

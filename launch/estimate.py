@@ -18,6 +18,8 @@ from launch.gpu_estimate import sustained_tflops
 from launch.run_spec import RunSpec
 from launch.scheduler import Job
 
+PARTS = ("train_every", "train_first")  # how much of the data: does not change the speed
+
 
 class Estimator:
     """Hours of runs; the operations of a model are counted once."""
@@ -61,7 +63,8 @@ class Estimator:
 def _kind(config: dict[str, Any]) -> str:
     """What runs of the same speed have in common."""
     hardware = {key: config["hardware"][key] for key in ("device", "processes", "precision")}
-    same = [config["scale"], config["model"], config["data"], config["batch"]["micro"], hardware]
+    data = {key: value for key, value in config["data"].items() if key not in PARTS}
+    same = [config["scale"], config["model"], data, config["batch"]["micro"], hardware]
     return json.dumps(same, sort_keys=True)
 
 

@@ -1,4 +1,4 @@
-"""The study's definition, `configs/study.yaml`, read strictly, and the trials that it asks for.
+"""A study's definition, `configs/study*.yaml`, read strictly, and the trials that it asks for.
 
 Every optimizer is tuned on every data set with the same number of trials. All other trials start
 from what tuning found (launch/study_stages.py).
@@ -22,6 +22,7 @@ from launch.sweep import override_of
 from tasks.catalog import task_class
 
 FILE = CONFIGS / "study.yaml"
+SHORT = CONFIGS / "study_short.yaml"  # of the short regime: few passes over the data
 
 
 @dataclass(frozen=True)
@@ -52,12 +53,16 @@ class PointOptions:
     """A point of a study, relative to the tuned recipe."""
 
     at: float  # its position on the axis
-    overrides: list[str] | dict[str, Any] = field(default_factory=list)  # or by data set
+    # Or by data set: the point is then only one of the data sets that are named.
+    overrides: list[str] | dict[str, Any] = field(default_factory=list)
     lr: float | dict[str, float] = 1.0  # a multiple of the tuned one, or one for each optimizer
     weight_decay: float | dict[str, float] = 1.0
     batch: float = 1.0  # a multiple, as is `longer` of the budget
     longer: float = 1.0
     series: str = ""  # points of the same series form a line
+
+    def is_of(self, data: str) -> bool:
+        return not isinstance(self.overrides, dict) or data in self.overrides
 
     def scaled(self, optimizer: str, tuned: Tuned) -> Tuned:
         """The tuned values times this point's factors."""
@@ -92,8 +97,9 @@ class QuickOptions:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """All of configs/study.yaml, and the overrides of every run."""
+    """All of a study's file, and the overrides of every run."""
 
+    scale: str  # of every run, unless its overrides name one
     seeds: list[int]  # of the headline
     rates: list[float]  # factors of a row's learning rate
     decays: list[float]  # and of its weight decay
@@ -190,16 +196,17 @@ class StudyPlan:
         asked_by: str = "",
     ) -> Trial:
         row, options = self.rows[data, optimizer], self.data[data]
+        has_scale = any(word.startswith("scale=") for word in self.overrides)
         words = [
             f"experiment={row.experiment}",
-            *([] if any(word.startswith("scale=") for word in self.overrides) else ["scale=mini"]),
+            *([] if has_scale else [f"scale={self.scale}"]),
             f"small_data={options.small_data}",
             *(["evaluation.final=false"] if tuning else []),  # a test split stays unseen
         ]
         if point is not None:
             own = point.overrides
             words += self.studies[asked_by].data[data]
-            words += own.get(data, []) if isinstance(own, dict) else own
+            words += own[data] if isinstance(own, dict) else own
         words.append(override_of("optimizer.lr", values.lr))
         if values.weight_decay is not None:
             words.append(override_of("optimizer.weight_decay", values.weight_decay))

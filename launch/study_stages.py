@@ -78,7 +78,7 @@ class StudyStages:
         for name, study in plan.studies.items():
             if data in study.data:
                 asked = {o: v for o, v in tuned.items() if o in (study.optimizers or tuned)}
-                for point in study.points:
+                for point in filter(lambda one: one.is_of(data), study.points):
                     yield from self._point(name, point, data, asked, result, whole=whole)
 
     def _point(
@@ -194,8 +194,8 @@ class StudyState(SweepState):
         return [*{record.run_id: record for record in [*published, *own]}.values()]
 
 
-def open_study(plan: StudyPlan, *, keep: bool) -> StudyState:
-    """The state of a study; with `keep` published runs count as done."""
+def open_study(plan: StudyPlan, *, keep: bool, name: str = "study") -> StudyState:
+    """The state of a study, below outputs/; with `keep` published runs count as done."""
     data = next(iter(plan.data))
     optimizer, row = next(iter(plan.data[data].rows.items()))
     config = make_run_spec(list(plan.rate_trial(data, optimizer, row.lr).overrides)).config
@@ -207,7 +207,7 @@ def open_study(plan: StudyPlan, *, keep: bool) -> StudyState:
         trials = read_trials(STUDIES / "trials.csv", records)
         published = {run_id: (record.status, record) for run_id, record in records.items()}
         published |= {one.run_id: (one.status, one.record) for one in trials}
-    return StudyState(plan, Path(config.paths.outputs) / "study", published)
+    return StudyState(plan, Path(config.paths.outputs) / name, published)
 
 
 def available(plan: StudyPlan) -> tuple[StudyPlan, dict[str, str]]:

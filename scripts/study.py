@@ -1,18 +1,17 @@
-"""Runs the study of the paper's claims on small data (configs/study.yaml).
+"""Runs the study of the paper's claims on small data (configs/study.yaml, or study_short.yaml).
 
     python -m scripts.study --quick --plan
 
-Tunes every optimizer on every data set, then runs what the claims ask for, one run on each core,
-and writes outputs/study/: trials.csv, STUDY.md and its curves. Rerun the same command to resume.
-Data sets that are missing are left out; those of configs/small_data are looked for in $DATA_ROOT.
+Tunes every optimizer on every data set, runs what the claims ask for, one run on each core, and
+writes trials, pages and curves to outputs/. Rerun to resume. $DATA_ROOT may have more data sets.
 
 Exit status: 0 complete · 1 some failed · 2 bad configuration or data · 75 stopped on request.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 
 from analysis.folders import BENCH, RUNS
@@ -23,7 +22,7 @@ from engine.records import RecordError, read_records
 from launch.command_line import CommandLine
 from launch.estimate import RemainingTime
 from launch.exit_status import BAD_INPUT
-from launch.study import read_study
+from launch.study import FILE, SHORT, read_study
 from launch.study_stages import available, open_study
 from launch.sweep_state import describe, exit_status, find_trial_slots, run_trials
 from tasks.base import DataProblem
@@ -33,10 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """From nothing to a verdict on each claim."""
     options = parse(arguments)
     try:
-        plan = read_study(options.overrides, quick=options.quick)
-        plan = plan.only(options.data) if options.data else plan
-        plan, missing = available(plan)
-        state = open_study(plan, keep=options.keep)
+        file = SHORT if options.short else FILE
+        whole = read_study(options.overrides, file, quick=options.quick)
+        plan, missing = available(whole.only(options.data) if options.data else whole)
+        state = open_study(plan, keep=options.keep, name=file.stem)
         slots = find_trial_slots(state, options.jobs, must_exist=not options.plan)
         remaining = RemainingTime(state.to_do(), len(slots), read_records(RUNS))
         for name, why in missing.items():
@@ -56,19 +55,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return exit_status(state, finished=finished)
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None) -> Namespace:
     """The command line; exits with status 2 where it is wrong."""
     parser = CommandLine("study", __doc__)
-    parser.add_argument("--plan", action="store_true", help="show what would be run, and how long")
-    parser.add_argument("--quick", action="store_true", help="only the part that `quick` names")
-    parser.add_argument("--keep", action="store_true", help="published runs count as done")
-    parser.add_argument("--jobs", type=int, help="runs at a time; default: one for each core")
-    parser.add_argument("--data", type=lambda text: text.split(","), help="only these data sets")
+    add = parser.add_argument
+    add("--plan", action="store_true", help="show what would be run, and how long")
+    add("--quick", action="store_true", help="only the part that `quick` names")
+    add("--short", action="store_true", help="the short regime: few passes over more data")
+    add("--keep", action="store_true", help="published runs count as done")
+    add("--jobs", type=int, help="runs at a time; default: one for each core")
+    add("--data", type=lambda text: text.split(","), help="only these data sets")
     parser.add_overrides("for every run")
     options = parser.read(arguments)
-    for word in options.overrides:
-        if "=" not in word or word.split("=")[0] in ("experiment", "seed", "small_data"):
-            parser.error(f"{word!r}: write key=value; configs/study.yaml has experiments and seeds")
+    for text in options.overrides:
+        if "=" not in text or text.split("=")[0] in ("experiment", "seed", "small_data"):
+            parser.error(f"{text!r}: write key=value; configs/study.yaml has experiments and seeds")
     if options.jobs is not None and options.jobs < 1:
         parser.error(f"--jobs must be at least 1, not {options.jobs}")
     return options

@@ -47,13 +47,22 @@ def micro_batches_of_step(
         epoch, step = epoch + 1, 0
 
 
+def examples_to_train_on(examples: int, every: int, validate_every: int | None) -> np.ndarray:
+    """Indices: each n-th of those that are not validated on, which are 0, n, 2 n, …"""
+    kept = np.arange(examples)
+    if validate_every is not None:
+        kept = kept[kept % validate_every != 0]
+    # As long as examples / every, rounded down.
+    return kept[: len(kept) // every * every : every]
+
+
 def shuffled_micro_batches(
-    examples: int, size: int, seed: int, every: int = 1
+    examples: int, size: int, seed: int
 ) -> Callable[[int], list[Sequence[int]]]:
-    """Slots of equal size from a new order of all examples in every epoch; of each n-th one."""
+    """Slots of equal size from a new order of all examples in every epoch."""
 
     def micro_batches(epoch: int) -> list[Sequence[int]]:
-        order = permutation(examples, "order", seed, epoch) * every
+        order = permutation(examples, "order", seed, epoch)
         return [order[i : i + size].tolist() for i in range(0, examples - size + 1, size)]
 
     return micro_batches

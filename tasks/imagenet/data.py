@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tasks.base import DataProblem
+from tasks.base import Batch, DataProblem
 from tasks.imagenet.crops import SMALLEST_CROP, BadAnnotation, Object, read_objects
 from tasks.imagenet.images import (
     TORCHVISION,
@@ -38,7 +38,17 @@ class ImageNetDataOptions:
     make: str | None = None
     train_images: int | None = None  # how many there must be, and are planned with if none are
     train_every: int = 1  # of these, only every n-th image
+    # Every n-th training image is validated on and never trained on; the images in val/, which
+    # tuning then never sees, become the split `test`.
+    validate_every: int | None = None
     max_unreadable: float = 0.0001  # share of the files; more of them end the run
+
+
+@dataclass
+class Images(Batch):
+    """Images of an evaluation."""
+
+    split: str = ""
 
 
 class ImageBatches:

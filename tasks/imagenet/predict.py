@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tasks.base import BadInput, Batch, DataProblem, HubFacts, Input, Prediction, Task
-from tasks.imagenet.data import ImageNetDataOptions
+from tasks.imagenet.data import ImageNetDataOptions, Images
 from tasks.imagenet.images import MEANS, RANGE, RESIZE_TO_CROP, UnreadableImage, evaluation_image
 from tasks.imagenet.index import class_names
 from tasks.imagenet.model import ResNetOptions
@@ -49,7 +49,7 @@ class ImagePredictions(Task):
         """(N, classes) of a batch's images."""
 
     @abstractmethod
-    def image_path(self, index: int) -> Path:
+    def image_path(self, split: str, index: int) -> Path:
         """The file of an example, relative to the data set's folder."""
 
     @cached_property
@@ -107,13 +107,13 @@ class ImagePredictions(Task):
             "divide_by": RANGE,
         }
 
-    def keep(self, batch: Batch, logits: Tensor) -> None:
+    def keep(self, batch: Images, logits: Tensor) -> None:
         """Adds the wanted ones of a batch to the predictions."""
         assert self.predictions is not None
         for row, index in enumerate(batch.tensors["index"].tolist()):
             if self.predictions.wants(index):
                 label = int(batch.tensors["label"][row])
-                file = self.image_path(index)
+                file = self.image_path(batch.split, index)
                 scores = self._top(logits[row])
                 self.predictions.rows[index] = {
                     "id": f"{self.classes[label]}/{file.name}",

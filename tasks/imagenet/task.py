@@ -7,13 +7,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tasks.base import Batch, Carry, Counts, DataProblem, Headline, LossOut, Shard
+from tasks.base import Batch, Carry, Context, Counts, DataProblem, Headline, LossOut, Shard
 from tasks.imagenet.cifar10 import make_cifar10
-from tasks.imagenet.data import ImageBatches, ImageNetDataOptions
+from tasks.imagenet.data import ImageBatches, ImageNetDataOptions, Images
 from tasks.imagenet.digits import make_digits
 from tasks.imagenet.ilsvrc2012 import ILSVRC2012
 from tasks.imagenet.images import MEANS, PREPROCESSINGS, RANGE, Preprocessing
@@ -23,7 +24,12 @@ from tasks.imagenet.predict import ImagePredictions
 from tasks.loading import Unreadable, check_max_unreadable, load_batches
 from tasks.making import Makers, make_data
 from tasks.manifests import describe_data
-from tasks.streams import eval_micro_batches, micro_batches_of_step, shuffled_micro_batches
+from tasks.streams import (
+    eval_micro_batches,
+    examples_to_train_on,
+    micro_batches_of_step,
+    shuffled_micro_batches,
+)
 
 PAPER = "imagenet"  # the data set of the paper
 OFFICIAL = {
@@ -39,6 +45,7 @@ class ImageNet(ImagePredictions):
     unit = "image"
     headline = Headline("val", "top1", higher_is_better=True)
     splits = ("val",)
+    final_splits: tuple[str, ...] = ()  # type: ignore[misc]  # a run's own
     fixed_shapes = True
     normalises_batches = True
     loads_in_processes = True
@@ -48,14 +55,16 @@ class ImageNet(ImagePredictions):
     model_options: ResNetOptions
     data_options: ImageNetDataOptions
 
+    def __init__(self, model: Any, data: Any, context: Context) -> None:
+        super().__init__(model, data, context)
+        self.final_splits = () if data.validate_every is None else ("test",)
+
     @property
     def root(self) -> Path:
         return self.context.data_root / self.data_options.folder
 
     def prepare_data(self) -> None:
-        if self.data_options.train_every < 1:
-            every = self.data_options.train_every
-            raise DataProblem(f"data.train_every: must be at least 1, not {every}")
+        self._check_subsets()
         if self.data_options.image_size < 1:
             side = self.data_options.image_size
             raise DataProblem(f"data.image_size: must be at least 1, not {side}")
@@ -63,8 +72,15 @@ class ImageNet(ImagePredictions):
         self._check_preprocessing()
         make_data(self.data_options.make, MAKERS, self.root)
         check_folders(self.root, self.model_options.classes)
-        for split in (self._train, self._val):  # the list of files is then there for every worker
-            assert len(split.index)
+        for split in ("train", *self.splits, *self.final_splits):
+            assert len(self._images(split).index)  # the list of files is then there for workers
+
+    def _check_subsets(self) -> None:
+        every, validate = self.data_options.train_every, self.data_options.validate_every
+        if every < 1:
+            raise DataProblem(f"data.train_every: must be at least 1, not {every}")
+        if validate is not None and validate < 2:
+            raise DataProblem(f"data.validate_every: must be at least 2 or null, not {validate}")
 
     def _check_preprocessing(self) -> None:
         options = self.data_options
@@ -85,21 +101,25 @@ class ImageNet(ImagePredictions):
 
     def prepare_evaluation(self, splits: Sequence[str]) -> None:
         make_data(self.data_options.make, MAKERS, self.root)
-        assert len(self._val.index)
+        for split in splits:
+            assert len(self._images(split).index)
 
     @property
     def epoch_units(self) -> int:
         images = self.data_options.train_images
         if images is None or (self.root / "train").is_dir():
-            images = len(self._train.index)
-        return images // self.data_options.train_every
+            images = len(self._images("train").index)
+        return len(self._trained_on(images))
 
     def baseline_metrics(self) -> tuple[str, dict[str, float]]:
         classes = self.model_options.classes
-        return "chance", {f"val/top{k}": 100 * min(1.0, k / classes) for k in (1, 5)}
+        splits = (*self.splits, *self.final_splits)
+        metrics = {f"{s}/top{k}": 100 * min(1.0, k / classes) for s in splits for k in (1, 5)}
+        return "chance", metrics
 
     def data_manifest(self) -> dict[str, Any]:
-        indices = {"train": self._train.index, "val": self._val.index}
+        names = ("train", *self.splits, *self.final_splits)
+        indices = {name: self._images(name).index for name in names}
         counts = {split: {"images": len(index)} for split, index in indices.items()}
         sums = {split: index.digest() for split, index in indices.items()}
         name = self.data_options.name
@@ -114,18 +134,26 @@ class ImageNet(ImagePredictions):
         return Batch({"image": images, "label": torch.zeros(count, dtype=torch.int64)}, count)
 
     def train_stream(self, shard: Shard, position: int) -> Iterator[Batch]:
-        context, every = self.context, self.data_options.train_every
-        micro_batches = shuffled_micro_batches(self.epoch_units, context.micro, context.seed, every)
+        context, images = self.context, self._images("train")
+        chosen = self._trained_on(len(images.index))
+        shuffled = shuffled_micro_batches(len(chosen), context.micro, context.seed)
         keys = micro_batches_of_step(
-            micro_batches, self.steps_per_epoch, context.micro_batches, shard, position
+            lambda epoch: [chosen[micro_batch] for micro_batch in shuffled(epoch)],
+            self.steps_per_epoch,
+            context.micro_batches,
+            shard,
+            position,
         )
-        return self._load(self._train, keys)
+        return self._load(images, keys)
 
     def eval_batches(self, split: str, shard: Shard) -> Iterator[Batch]:
-        if split not in self.splits:
-            raise ValueError(f"ImageNet: split must be one of {self.splits}, not {split!r}")
-        keys = map(list, eval_micro_batches(len(self._val.index), self.context.eval_batch, shard))
-        return self._load(self._val, keys)
+        known = (*self.splits, *self.final_splits)
+        if split not in known:
+            raise ValueError(f"ImageNet: split must be one of {known}, not {split!r}")
+        images = self._images(split)
+        keys = map(list, eval_micro_batches(len(images.index), self.context.eval_batch, shard))
+        batches = self._load(images, keys)
+        return (Images(batch.tensors, batch.units, split) for batch in batches)
 
     def _load(self, source: ImageBatches, keys: Iterable[Sequence[Any]]) -> Iterator[Batch]:
         allowed = self.data_options.max_unreadable
@@ -143,6 +171,7 @@ class ImageNet(ImagePredictions):
         top1, top5 = torch.stack([(place < 1).sum(), (place < 5).sum()]).tolist()
         loss = F.cross_entropy(logits, labels, reduction="sum").item()
         if self.predictions is not None:
+            assert isinstance(batch, Images)
             self.keep(batch, logits)
         counts = {"images": float(len(labels)), "top1": top1, "top5": top5, "loss": loss}
         return counts | {"unreadable": float(batch.tensors.get("unreadable", 0))}, None
@@ -156,19 +185,36 @@ class ImageNet(ImagePredictions):
             "loss": counts["loss"] / counts["images"],
         }
 
-    @cached_property
-    def _train(self) -> ImageBatches:
-        return self._dataset("train")
+    def _images(self, split: str) -> ImageBatches:
+        if split not in self._opened:
+            self._opened[split] = self._open(split)
+        return self._opened[split]
 
     @cached_property
-    def _val(self) -> ImageBatches:
-        return self._dataset("val")
+    def _opened(self) -> dict[str, ImageBatches]:
+        return {}
+
+    def _open(self, split: str) -> ImageBatches:
+        validate = self.data_options.validate_every
+        if validate is None:
+            return self._dataset(split)
+        if split == "val":
+            images = self._dataset("train")
+            images.index = images.index.subset(np.arange(0, len(images.index), validate))
+            return images
+        return self._dataset("val" if split == "test" else split)
+
+    def _trained_on(self, images: int) -> np.ndarray:
+        """Indices of the training images that are trained on."""
+        return examples_to_train_on(
+            images, self.data_options.train_every, self.data_options.validate_every
+        )
 
     def logits(self, model: nn.Module, batch: Batch) -> Tensor:
         return _logits(model, batch)
 
-    def image_path(self, index: int) -> Path:
-        return Path(self._val.index.path(index)).relative_to(self.root)
+    def image_path(self, split: str, index: int) -> Path:
+        return Path(self._images(split).index.path(index)).relative_to(self.root)
 
     def _dataset(self, split: str) -> ImageBatches:
         if self.given_classes is None:

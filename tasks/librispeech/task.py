@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import cycle, islice
 from pathlib import Path
@@ -22,15 +22,17 @@ from tasks.librispeech.loss import CtcOut, ctc
 from tasks.librispeech.made_up import make_made_up
 from tasks.librispeech.manifest import Manifest, check_subsets
 from tasks.librispeech.model import Jasper, JasperOptions, output_lengths
+from tasks.librispeech.options import HELD_OUT, LibriSpeechDataOptions, check_options
 from tasks.librispeech.predict import SpeechPredictions
 from tasks.librispeech.prepare import official_counts
 from tasks.librispeech.stopwatch import Stopwatch
-from tasks.loading import Unreadable, check_max_unreadable, load_batches
+from tasks.loading import Unreadable, load_batches
 from tasks.making import Makers, make_data
 from tasks.manifests import describe_data
 from tasks.streams import (
     bucketed_micro_batches,
     eval_micro_batches,
+    examples_to_train_on,
     micro_batches_of_step,
     padding_waste,
     shuffled_micro_batches,
@@ -38,40 +40,7 @@ from tasks.streams import (
 
 MAKERS: Makers = {"made_up": make_made_up, "commands": make_commands}
 PAPER = "librispeech"  # the data set of the paper
-HELD_OUT = ("dev-clean", "dev-other", "test-clean", "test-other")
-CHOICES = {
-    "batching": ("random", "similar"),
-    "filter_by": ("recorded", "played"),
-    "masks_over": ("utterance", "batch"),
-}
 TYPICAL_S = 12.0  # of an utterance of LibriSpeech
-
-
-@dataclass
-class LibriSpeechDataOptions:
-    """Folders in LibriSpeech's layout, and what is done to an utterance in training."""
-
-    name: str = "librispeech"
-    folder: str = "LibriSpeech"  # below the data root
-    train: list[str] = field(
-        default_factory=lambda: ["train-clean-100", "train-clean-360", "train-other-500"]
-    )
-    held_out: list[str] = field(default_factory=lambda: list(HELD_OUT))  # dev-clean at least
-    make: str | None = None
-    shortest_s: float = 0.1  # seconds of an utterance in training
-    longest_s: float = 16.7
-    perturb_speed: bool = True  # to 0.9, 1.0 or 1.1 of it
-    bands: int = 0  # masks over features
-    spans: int = 0  # masks over frames
-    cut_width: int = 6  # features or frames of a mask
-    fill_last_step: bool = False  # of an epoch, with utterances that it had before; else dropped
-    batching: str = "similar"  # lengths in a micro-batch; or "random", whatever their lengths
-    filter_by: str = (
-        "recorded"  # length; or "played": at an epoch's speed, and the rest fills it up
-    )
-    masks_over: str = "utterance"  # frames; or "batch": those of its padding too
-    max_unreadable: float = 0.0001  # share of the files; more of them end the run
-    train_utterances: int | None = None  # how many there must be, and are planned with if none are
 
 
 class LibriSpeech(SpeechPredictions):
@@ -103,17 +72,7 @@ class LibriSpeech(SpeechPredictions):
 
     def prepare_data(self) -> None:
         options = self.data_options
-        check_max_unreadable(options.max_unreadable)
-        unknown = [split for split in options.held_out if split not in HELD_OUT]
-        if unknown or self.splits[0] not in options.held_out:
-            raise DataProblem(
-                f"data.held_out: must be {self.splits[0]} and others of {list(HELD_OUT)}, not "
-                f"{options.held_out}"
-            )
-        for name, known in CHOICES.items():
-            if getattr(options, name) not in known:
-                chosen = getattr(options, name)
-                raise DataProblem(f"data.{name}: must be one of {', '.join(known)}, not {chosen!r}")
+        check_options(options)
         make_data(options.make, MAKERS, self.root)
         check_subsets(self.root, [*options.train, *options.held_out])
         wanted = options.train_utterances
@@ -140,9 +99,11 @@ class LibriSpeech(SpeechPredictions):
     def epoch_units(self) -> int:
         planned = self.data_options.train_utterances
         if planned is not None and not self.root.is_dir():
-            return planned
+            options = self.data_options
+            return len(examples_to_train_on(planned, options.train_every, options.validate_every))
         # The reference that filters by the length at an epoch's speed counts before it does.
-        return len(self._train if self.data_options.filter_by == "played" else self._kept)
+        played = self.data_options.filter_by == "played"
+        return len(self._trained_on if played else self._kept)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -192,7 +153,8 @@ class LibriSpeech(SpeechPredictions):
     def data_manifest(self) -> dict[str, Any]:
         name, held_out = self.data_options.name, self.data_options.held_out
         manifests = {"train": self._train} | {split: self._held_out(split) for split in held_out}
-        counts = {split: {"utterances": len(found)} for split, found in manifests.items()}
+        counts = {split: {"utterances": len(self._validated_on(split))} for split in held_out}
+        counts = {"train": {"utterances": len(self._train)}} | counts
         sums = {split: found.digest() for split, found in manifests.items()}
         official = official_counts(held_out) if name == PAPER else {}
         return describe_data(self.root, name, counts, sums, official)
@@ -220,8 +182,8 @@ class LibriSpeech(SpeechPredictions):
         if split not in (*self.splits, *self.final_splits):
             known = (*self.splits, *self.final_splits)
             raise ValueError(f"LibriSpeech: split must be one of {known}, not {split!r}")
-        manifest = self._held_out(split)
-        order = np.argsort(manifest.samples, kind="stable")
+        manifest, chosen = self._held_out(split), self._validated_on(split)
+        order = chosen[np.argsort(manifest.samples[chosen], kind="stable")]
         micro_batches = eval_micro_batches(len(order), self.context.eval_batch, shard)
         keys = (order[micro_batch].tolist() for micro_batch in micro_batches)
         batches = self._load(UtteranceBatches(manifest, self.context.seed), keys)
@@ -311,7 +273,22 @@ class LibriSpeech(SpeechPredictions):
     def _train(self) -> Manifest:
         return Manifest(self.root, self.data_options.train)
 
+    @cached_property
+    def _trained_on(self) -> np.ndarray:
+        """Of the training utterances, whatever their lengths."""
+        options = self.data_options
+        return examples_to_train_on(len(self._train), options.train_every, options.validate_every)
+
+    def _validated_on(self, split: str) -> np.ndarray:
+        """Which utterances of the split's manifest are evaluated."""
+        every = self.data_options.validate_every
+        if split != self.splits[0]:
+            every = None
+        return np.arange(0, len(self._held_out(split)), every or 1)
+
     def _held_out(self, split: str) -> Manifest:
+        if self.data_options.validate_every is not None and split == self.splits[0]:
+            return self._train
         if split not in self._manifests:
             self._manifests[split] = Manifest(self.root, [split])
         return self._manifests[split]
@@ -324,7 +301,8 @@ class LibriSpeech(SpeechPredictions):
     def _kept(self) -> np.ndarray:
         """Of the training utterances those that were recorded neither too short nor too long."""
         options = self.data_options
-        kept = self._train.within(options.shortest_s, options.longest_s)
+        fits = self._train.within(options.shortest_s, options.longest_s)
+        kept = np.intersect1d(fits, self._trained_on)
         if not len(kept):
             raise DataProblem(
                 f"{self.root}: no utterance in {', '.join(options.train)} has between "
@@ -339,7 +317,8 @@ class LibriSpeech(SpeechPredictions):
             return self._kept
         seconds = self._lengths(epoch) / RATE
         fits = (seconds >= options.shortest_s) & (seconds <= options.longest_s)
-        kept: np.ndarray = np.flatnonzero(fits & (self._train.samples > 0))  # 0 if unreadable
+        fits &= self._train.samples > 0  # 0 if unreadable
+        kept: np.ndarray = self._trained_on[fits[self._trained_on]]
         return kept
 
     @cached_property

@@ -53,6 +53,8 @@ class WikiTextDataOptions:
     make: str | None = None
     train_tokens: int | None = None  # how many there must be, and are planned with if none are
     train_first: int | None = None  # of these, only so many from the beginning
+    validate_last: int | None = None  # validate on so many from the end, not on the valid text
+    most_common: int | None = None  # words of the vocabulary; the others are <unk>
     # How splits that do not name a protocol are evaluated; null: with the lengths of training.
     eval_segment: int | None = None
     eval_memory: int | None = None
@@ -92,12 +94,15 @@ class WikiText103(TextPredictions):
         if unknown:
             raise DataProblem(f"data.protocols: must be some of {[*PROTOCOLS]}, not {unknown}")
         first = self.data_options.train_first
-        if first is not None and first < 1:
-            raise DataProblem(f"data.train_first: must be at least 1 or null, not {first}")
+        for name in ("train_first", "validate_last", "most_common"):
+            value = getattr(self.data_options, name)
+            if value is not None and value < 1:
+                raise DataProblem(f"data.{name}: must be at least 1 or null, not {value}")
         self._check_protocol()
         make_data(self.data_options.make, MAKERS, self.root)
         check_files(self.root)
         self._check_columns()
+        self._check_validation()
         words, tokens = len(self._text.words), len(self._text.splits["train"])
         if words != self.model_options.vocabulary:
             raise DataProblem(
@@ -130,6 +135,15 @@ class WikiText103(TextPredictions):
             value = getattr(found, name)
             if value is not None and value < smallest:
                 raise DataProblem(f"data.eval_{name}: must be at least {smallest}, not {value}")
+
+    def _check_validation(self) -> None:
+        last, first = self.data_options.validate_last, self.data_options.train_first
+        there = len(self._text.splits["train"])
+        if last is not None and (first is None or first + last > there):
+            raise DataProblem(
+                f"data.validate_last={last}: data.train_first={first} must leave so many of the "
+                f"{there:,} training tokens; or set data.validate_last=null"
+            )
 
     def _check_columns(self) -> None:
         segment, micro = self.data_options.segment, self.context.micro
@@ -197,7 +211,7 @@ class WikiText103(TextPredictions):
 
     def encoded(self, split: str) -> np.ndarray:
         name = split.partition("_")[0]
-        if self.given_words is None:
+        if self.given_words is None or (name == "valid" and self.data_options.validate_last):
             return self._text.splits[name]
         if name not in self._encoded:
             file = self.root / f"wiki.{name}.tokens"
@@ -246,7 +260,12 @@ class WikiText103(TextPredictions):
 
     @cached_property
     def _text(self) -> Text:
-        return Text(self.root, self.given_words)
+        text, options = Text(self.root, self.given_words), self.data_options
+        if options.most_common is not None and self.given_words is None:
+            text.most_common(options.most_common)
+        if options.validate_last is not None:
+            text.splits["valid"] = text.splits["train"][-options.validate_last :]
+        return text
 
     @cached_property
     def _columns(self) -> TrainingColumns:

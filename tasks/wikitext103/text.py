@@ -58,6 +58,20 @@ class Text:
             split: made["files"][f"{split}.int32"]["sha256"] for split in SPLITS
         }
 
+    def most_common(self, count: int) -> None:
+        """Keeps the words that stand most often in the training text; the others become <unk>."""
+        if UNKNOWN not in self.words[:count]:
+            raise DataProblem(
+                f"data.most_common={count}: {UNKNOWN}, which has to stand for all other words, is "
+                "not among the most common ones"
+            )
+        unknown = self.words.index(UNKNOWN)
+        self.words = self.words[:count]
+        self.splits = {
+            split: np.where(numbers < count, numbers, np.int32(unknown))
+            for split, numbers in self.splits.items()
+        }
+
 
 def check_files(folder: Path) -> None:
     """Raises DataProblem unless the three texts are there and not empty."""

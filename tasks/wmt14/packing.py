@@ -38,6 +38,10 @@ class Packing:
         return len(self._ends)
 
     @property
+    def pairs(self) -> int:
+        return len(self._places)
+
+    @property
     def waste(self) -> float:
         """The share of padding in all micro-batches."""
         return 1 - self.tokens / self.padded

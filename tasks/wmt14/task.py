@@ -58,6 +58,7 @@ class Wmt14DataOptions:
     longest_translation: int = 256
     length_penalty: float = 0.0  # of splits that do not name theirs, as valid_06 does
     train_tokens: int | None = None  # about how many; planned with if there is no data
+    train_every: int = 1  # of the training pairs, only every n-th
 
 
 @dataclass
@@ -88,6 +89,9 @@ class Wmt14(TranslationPredictions):
         return self.context.data_root / self.data_options.folder
 
     def prepare_data(self) -> None:
+        if self.data_options.train_every < 1:
+            every = self.data_options.train_every
+            raise DataProblem(f"data.train_every: must be at least 1, not {every}")
         make_data(self.data_options.make, MAKERS, self.root)
         check_files(self.root)
         if self.steps_per_epoch < 1:
@@ -131,7 +135,7 @@ class Wmt14(TranslationPredictions):
         if not self.root.is_dir():
             return ""
         return (
-            f"{len(self._corpus.train):,} pairs, packed into {len(self._packing):,} micro-batches "
+            f"{self._packing.pairs:,} pairs, packed into {len(self._packing):,} micro-batches "
             f"of which {100 * self._packing.waste:.1f} % are padding"
         )
 
@@ -160,7 +164,7 @@ class Wmt14(TranslationPredictions):
         return Pairs(tensors, units=2 * count, tokens=2 * count, expected=count)
 
     def train_stream(self, shard: Shard, position: int) -> Iterator[Batch]:
-        seed = self.context.seed
+        seed, every = self.context.seed, self.data_options.train_every
         pairs = self._corpus.train
         for micro_batch in micro_batches_of_step(
             lambda epoch: self._packing.micro_batches(seed, epoch),
@@ -169,7 +173,7 @@ class Wmt14(TranslationPredictions):
             shard,
             position,
         ):
-            chosen = [item.index for item in micro_batch]
+            chosen = [item.index * every for item in micro_batch]
             sources, targets = [pairs.source(i) for i in chosen], [pairs.target(i) for i in chosen]
             yield _batch(sources, targets)
 
@@ -250,7 +254,9 @@ class Wmt14(TranslationPredictions):
     @cached_property
     def _packing(self) -> Packing:
         pairs = self._corpus.train
-        return Packing(pairs.source_lengths, pairs.target_lengths, self.context.micro)
+        every = self.data_options.train_every
+        source, target = pairs.source_lengths[::every], pairs.target_lengths[::every]
+        return Packing(source, target, self.context.micro)
 
     def _held_out(self, split: str) -> HeldOut:
         if self.given_units is None:

@@ -9,7 +9,7 @@ from engine.plan import Plan, make_plan
 from engine.scaling import Multiply, multiply
 from launch.compose import compose
 
-IMAGES = {"paper": 1_281_167, "mini": 50_000}
+IMAGES = {"paper": 1_281_167, "mini": 520, "short": 50_000}
 
 
 def recipe(**changes):
@@ -59,25 +59,26 @@ def plan_of(experiment: str, scale: str, *words: str) -> Plan:
     return make_plan(config, "image", IMAGES[scale] // config.batch.global_size, 1)
 
 
-def test_mini_rows_keep_the_papers_ratios():
+@pytest.mark.parametrize("scale", ["mini", "short"])
+def test_small_rows_keep_the_papers_ratios(scale):
     names = [f"imagenet/{n}" for n in imagenet_rows()]
     paper = {name: plan_of(name, "paper") for name in names}
-    mini = {name: plan_of(name, "mini") for name in names}
+    small = {name: plan_of(name, scale) for name in names}
     first = "imagenet/novograd_100ep"
     for name in names:
-        batches = [plans[name].global_batch / plans[first].global_batch for plans in (paper, mini)]
+        batches = [plans[name].global_batch / plans[first].global_batch for plans in (paper, small)]
         assert batches[0] == batches[1]
         # The same share of the longest run, but for the rest of each epoch that makes no whole
         # batch, and for half a step at the end.
-        epochs = paper[name].epochs / paper[first].epochs * mini[first].epochs
-        exact = epochs * IMAGES["mini"] / mini[name].global_batch
-        assert exact - epochs - 0.5 <= mini[name].steps <= exact + 0.5, name
+        epochs = paper[name].epochs / paper[first].epochs * small[first].epochs
+        exact = epochs * IMAGES[scale] / small[name].global_batch
+        assert exact - epochs - 0.5 <= small[name].steps <= exact + 0.5, name
         share = paper[name].warmup / paper[name].steps
-        # To half a step: mini runs with large batches have few.
-        assert abs(mini[name].warmup - share * mini[name].steps) <= 0.8
+        # To half a step: small runs with large batches have few.
+        assert abs(small[name].warmup - share * small[name].steps) <= 0.8
         # Rates by one factor for each optimizer.
         base = f"imagenet/{name.split('/')[1].split('_')[0]}_100ep"
-        rates = [plans[name].schedule.lr / plans[base].schedule.lr for plans in (paper, mini)]
+        rates = [plans[name].schedule.lr / plans[base].schedule.lr for plans in (paper, small)]
         assert rates[0] == pytest.approx(rates[1], rel=1e-9)
 
 
@@ -90,8 +91,8 @@ def imagenet_rows() -> list[str]:
 
 def test_the_users_own_values_are_not_multiplied():
     name = "imagenet/novograd_100ep"
-    assert plan_of(name, "mini", "budget='7 steps'", "batch.global_size=128").steps == 7
-    assert plan_of(name, "mini", "multiply.epochs=0.06").steps == 6 * 781
+    assert plan_of(name, "short", "budget='7 steps'", "batch.global_size=128").steps == 7
+    assert plan_of(name, "short", "multiply.epochs=0.06").steps == 6 * 781
 
 
 @pytest.mark.parametrize("word", ["multiply.epoch=1", "multiply.batch=many", "multiply=3"])

@@ -33,6 +33,14 @@ def test_every_task_shrinks_to_every_scale():
                 assert (ROOT / "configs" / "shrink" / f"{scale}_{task}.yaml").exists()
 
 
+def test_every_small_data_set_fits_every_small_scale():
+    """A set without a file is as the scale's own: only WikiText-2 in few passes."""
+    pairs = {f"{s}_{d}" for s in ("mini", "short") for d in options_of("small_data") if d != "own"}
+    files = {path.stem for path in (ROOT / "configs" / "fit").glob("*.yaml")}
+    assert pairs - files == {"short_wikitext_2"}
+    assert files <= pairs
+
+
 def test_the_paper_scale_changes_nothing():
     assert yaml.safe_load((ROOT / "configs/scale/paper.yaml").read_text()) == {}
     assert not list((ROOT / "configs/shrink").glob("paper_*"))
@@ -70,7 +78,7 @@ def changes(*overrides: str) -> dict[str, list[object]]:
 
 
 def test_what_a_scale_changes_is_known_key_by_key():
-    found = changes("scale=mini")
+    found = changes("scale=short")
     assert found["optimizer.lr"] == [0.007, 0.00928]
     assert found["optimizer.weight_decay"] == [0.002, 0.0002]
     assert found["budget"] == ["100 epochs", "1 epochs"]
@@ -81,7 +89,7 @@ def test_what_a_scale_changes_is_known_key_by_key():
 
 
 def test_a_users_override_is_no_change_of_the_scale():
-    found = changes("scale=mini", "optimizer.lr=0.3", "model.width=32")
+    found = changes("scale=short", "optimizer.lr=0.3", "model.width=32")
     assert not {"optimizer.lr", "model.width"} & set(found)
     assert found["budget"] == ["100 epochs", "1 epochs"]
     assert changes("scale=paper", "optimizer.lr=0.3") == {}

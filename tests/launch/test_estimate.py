@@ -57,6 +57,8 @@ def test_hours_come_from_runs_like_these_where_there_are_any(spec: RunSpec):
     estimator = Estimator([an_hour_for(spec, 10)])
     assert estimator.hours(spec) == pytest.approx(spec.plan.steps / 10)
     assert estimator.source == "from the speed of finished runs like these"
+    part = replace(spec.config, data=spec.config.data | {"train_every": 2})
+    assert estimator.hours(replace(spec, config=part)) == estimator.hours(spec)
     wider = replace(spec.config, model=spec.config.model | {"width": 16})
     assert 0 < estimator.hours(replace(spec, config=wider)) < 1
     assert estimator.source == "from the speed of finished runs, or from hardware.tflops"

@@ -17,7 +17,7 @@ from launch import study_stages, sweep_state
 from launch.compose import compose
 from launch.config_files import ROOT
 from launch.scheduler import Job
-from launch.study import FILE, StudyPlan, read_study
+from launch.study import FILE, SHORT, StudyPlan, read_study
 from launch.study_stages import StudyStages, beyond
 from scripts import study
 from tests.analysis.fake_trials import record, result
@@ -25,6 +25,7 @@ from tests.launch.instant_runs import InstantRuns
 
 TUNED = Tuned(0.123, 0.0456)
 PLAN: dict[str, Any] = {
+    "scale": "mini",
     "seeds": [0, 1],
     "rates": [0.1, 1.0, 10.0],
     "decays": [10.0],
@@ -92,10 +93,15 @@ def test_every_optimizer_has_as_many_tuning_trials_over_a_decade_or_two(plan: St
 
 def test_all_runs_compose(plan: StudyPlan):
     for trial in StudyStages(plan).expected(missing):
+        assert f"seed={trial.seed}" in trial.overrides
+        if trial.seed:
+            continue  # the same but for the seed
         raw = compose(list(trial.overrides))
         assert raw["scale"] == "mini"
-        assert raw["evaluation"]["final"] == (trial.study not in (RATES, DECAY))
-        assert raw["seed"] == trial.seed
+        tunes = trial.study in (RATES, DECAY) or trial.study.endswith(", tuning")
+        assert raw["evaluation"]["final"] != tunes  # tuning does not see test data
+        split = trial.metric.partition("/")[0]
+        assert tunes == (split in ("val", "valid", "dev-clean"))
         if trial.study == RATES:
             assert raw["optimizer"]["lr"] == trial.at
 
@@ -112,7 +118,7 @@ def points(plan: StudyPlan, study: str) -> dict[float, dict[str, Any]]:
 
 def test_points_are_relative_to_what_tuning_found(plan: StudyPlan):
     batches = points(plan, "large_batch")
-    assert [one["batch"]["global_size"] for one in batches.values()] == [64, 512, 2048]
+    assert [one["batch"]["global_size"] for one in batches.values()] == [16, 128, 512]
     # Table 3: 0.007, 0.016 and 0.026; 0.002, 0.006 and 0.01.
     rates = [one["optimizer"]["lr"] / 0.123 for one in batches.values()]
     assert rates == pytest.approx([1, 16 / 7, 26 / 7], rel=0.01)
@@ -129,8 +135,31 @@ def test_overrides_of_every_run():
     assert "scale=mini" not in trial.overrides
 
 
-def test_published_trials_are_those_of_the_file(plan: StudyPlan):
-    """And the mini rows have what tuning found: the demo shows tuned optimizers."""
+def test_the_scales_own_rates_are_where_the_studys_grids_begin(plan: StudyPlan):
+    """Its rows are then tuned rows as soon as the study's results are written there."""
+    for (data, _), row in plan.rows.items():
+        if plan.data[data].small_data == "own":
+            raw = compose([f"experiment={row.experiment}", f"scale={plan.scale}"])["optimizer"]
+            assert raw["lr"] == row.lr
+            assert row.weight_decay in (None, raw.get("weight_decay"))
+
+
+def test_points_of_some_data_sets_only(plan: StudyPlan):
+    """Few passes at as many steps need more data than there are spoken commands."""
+    trials = [t for t in StudyStages(plan).expected(missing) if t.study == "passes"]
+    asked = {data: sorted({t.at for t in trials if t.data == data}) for data in plan.data}
+    asked = {data: points for data, points in asked.items() if points}
+    assert asked == {
+        "cifar10": [1, 3, 10, 30, 100],
+        "small-wiki": [1, 3, 10, 30, 100],
+        "spoken-commands": [30, 100],
+        "multi30k": [1, 3, 10, 30, 100],
+    }
+
+
+def test_published_trials_are_those_of_the_file():
+    """And the rows of its scale have what tuning found."""
+    plan = read_study(path=SHORT)
     records = {one.run_id: one for one in read_records(ROOT / "results" / "runs")}
     published = read_trials(ROOT / "results" / "studies" / "trials.csv", records)
     by_trial = {one.trial: one for one in published}
@@ -139,7 +168,7 @@ def test_published_trials_are_those_of_the_file(plan: StudyPlan):
     tuned = tune(published)
     for (data, optimizer), row in plan.rows.items():
         if plan.data[data].small_data == "own":
-            raw = compose([f"experiment={row.experiment}", "scale=mini"])["optimizer"]
+            raw = compose([f"experiment={row.experiment}", f"scale={plan.scale}"])["optimizer"]
             assert Tuned(raw["lr"], raw.get("weight_decay")) == tuned[data, optimizer]
 
 
@@ -293,9 +322,7 @@ def best_at_a_tenth(job: Job) -> dict[str, float]:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, InstantRuns]]:
     file = write_plan(tmp_path)
-    monkeypatch.setattr(
-        study, "read_study", lambda overrides, quick: read_study(overrides, file, quick=quick)
-    )
+    monkeypatch.setattr(study, "FILE", file)
     monkeypatch.setattr(study, "measure_all", lambda path: None)
     monkeypatch.setattr(study, "BENCH", tmp_path)
     monkeypatch.setattr(study, "RUNS", tmp_path / "runs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,14 @@ TINY = ResNetOptions(stages=[1, 1], width=4, classes=10, stem="small")
 
 
 def make_task(
-    root: Path, model: ResNetOptions = TINY, folder: str = "few", **context: int
+    root: Path,
+    model: ResNetOptions = TINY,
+    folder: str = "few",
+    data: Mapping[str, Any] | None = None,
+    **context: int,
 ) -> ImageNet:
-    options = ImageNetDataOptions(folder, folder, 16, make="digits" if folder == "digits" else None)
+    make = "digits" if folder == "digits" else None
+    options = ImageNetDataOptions(folder, folder, 16, make=make, **(data or {}))
     fields: dict[str, Any] = {
         "seed": 0,
         "micro": 8,

@@ -273,7 +273,7 @@ def test_boxes_change_the_crops_of_annotated_images_only(data_root: Path, tmp_pa
     task.data_options.preprocessing, task.data_options.boxes = "reference", str(boxes)
     with pytest.raises(DataProblem, match=r"boxes: no such folder \(data.boxes\)"):
         task.prepare_data()
-    index = task._train.index
+    index = task._images("train").index
     for number in range(0, len(index), 2):
         image = Path(index.path(number))
         file = boxes / image.parent.name / f"{image.stem}.xml"

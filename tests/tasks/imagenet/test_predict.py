@@ -29,7 +29,7 @@ def test_labels_are_those_of_the_model_whatever_folders_there_are(data_root: Pat
     task.use_model_files({"classes.json": str(reverse).replace("'", '"').encode()})
     labels = {int(i) for b in task.eval_batches("val", Shard()) for i in b.tensors["label"]}
     assert labels == set(range(10))
-    index = task._val.index
+    index = task._images("val").index
     assert index.path(0).split("/")[-2] == reverse[0]
     wrong = [*reverse[:-1], "unheard-of"]
     other = make_task(data_root)

@@ -79,6 +79,28 @@ def test_options_out_of_range_are_refused_before_anything_starts(
         task.prepare_data()
 
 
+def test_validation_on_images_that_training_leaves_out(data_root: Path):
+    """val/ is then the test split, which nothing but the final evaluation reads."""
+    task = make_task(data_root, data={"train_every": 3, "validate_every": 4})
+    task.prepare_data()
+    train, val = (ImageIndex(data_root / "few", split) for split in ("train", "val"))
+    left_out = [*range(0, 150, 4)]
+    found = [batch.tensors["label"] for batch in task.eval_batches("val", Shard())]
+    assert torch.cat(found).tolist() == train.labels[left_out].tolist()
+    assert (task.splits, task.final_splits) == (("val",), ("test",))
+    assert task.image_path("val", 1) == Path(train.path(left_out[1])).relative_to(task.root)
+    assert task.image_path("test", 1) == Path(val.path(1)).relative_to(task.root)
+
+
+def test_images_that_are_validated_on_are_never_trained_on(data_root: Path):
+    task = make_task(data_root, data={"train_every": 2, "validate_every": 4})
+    assert task.epoch_units == 112 // 2
+    assert task._trained_on(12).tolist() == [1, 3, 6, 9]  # of 1, 2, 3, 5, 6, 7, 9, 10, 11
+    task.data_options.validate_every = 1
+    with pytest.raises(DataProblem, match="validate_every: must be at least 2 or null, not 1"):
+        task.prepare_data()
+
+
 class Fixed(nn.Module):
     """Answers with given logits, and remembers what it was asked."""
 

@@ -234,6 +234,30 @@ def test_lengths_may_be_filtered_after_the_change_of_speed(root: Path):
         make(root, {"filter_by": "played", "longest_s": 0.2}).prepare_data()
 
 
+def test_validation_on_utterances_that_are_never_trained_on(root: Path):
+    whole = make(root)
+    every = {"train_every": 2, "validate_every": 3}
+    for filter_by in ("recorded", "played"):
+        task = make(root, every | {"filter_by": filter_by})
+        task.prepare_data()
+        count = len(whole._train)
+        left = [i for i in range(count) if i % 3]
+        trained = left[: len(left) // 2 * 2 : 2]
+        assert task.epoch_units == len(trained)
+        batches = take(task.train_stream(Shard(), 0), task.steps_per_epoch * 2)
+        assert {i for batch in batches for i in batch.tensors["index"].tolist()} <= {*trained}
+        validated = [*task.eval_batches("dev-clean", Shard())]
+        indices = [i for batch in validated for i in batch.tensors["index"].tolist()]
+        assert sorted(indices) == [*range(0, count, 3)]
+        tested = [task.eval_batches("test-clean", Shard()) for task in (task, whole)]
+        assert [sum(b.units for b in batches) for batches in tested] == [
+            len(whole._held_out("test-clean"))
+        ] * 2
+    for name, value in (("train_every", 0), ("validate_every", 1)):
+        with pytest.raises(DataProblem, match=f"{name}: must be at least .* not {value}"):
+            make(root, {name: value}).prepare_data()
+
+
 @pytest.mark.parametrize("name", ["batching", "filter_by", "masks_over"])
 def test_choices_that_do_not_exist(root: Path, name: str):
     with pytest.raises(DataProblem, match=rf"data\.{name}: must be one of .*, not 'x'"):

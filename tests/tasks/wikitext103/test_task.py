@@ -154,6 +154,36 @@ def test_only_some_protocols(root: Path):
         task.prepare_data()
 
 
+def test_validation_on_the_end_of_the_training_text(root: Path):
+    task = make(root)
+    task.data_options.train_first, task.data_options.validate_last = 80, 50
+    task.prepare_data()
+    batches = [*task.eval_batches("valid", Shard())]
+    read = {word for batch in batches for word in batch.tensors["tokens"].flatten().tolist()}
+    assert read <= {*task._text.splits["train"][-50:].tolist()}
+    assert sum(batch.units for batch in batches) == 49
+    for first in (352, None):
+        task.data_options.train_first = first
+        with pytest.raises(DataProblem, match=f"train_first={first} must leave so many of the 401"):
+            task.prepare_data()
+
+
+def test_rare_words_are_unknown(root: Path, tmp_path: Path):
+    """The most common words keep their numbers."""
+    text = "a a a b b c <unk> <unk> d a b"
+    (tmp_path / "text").mkdir()
+    for split in ("train", "valid", "test"):
+        (tmp_path / "text" / f"wiki.{split}.tokens").write_text(f"{text}\n")
+    task = make(tmp_path, vocabulary=4)
+    task.data_options.most_common = 4
+    assert task.words == ["<eos>", "a", "b", "<unk>"]
+    assert task.encoded("valid").tolist() == [1, 1, 1, 2, 2, 3, 3, 3, 3, 1, 2, 0]
+    task = make(tmp_path, vocabulary=3)
+    task.data_options.most_common = 3
+    with pytest.raises(DataProblem, match="<unk>, which has to stand for all other words"):
+        task.prepare_data()
+
+
 def test_only_the_first_words(root: Path):
     task = make(root)
     task.data_options.train_first = 80  # 10 for each of 8 columns

@@ -220,3 +220,23 @@ def test_real_pairs():
     assert out.total.item() / float(out.weight) == pytest.approx(math.log(4000), rel=0.2)
     _, metrics = task.baseline_metrics()
     assert 0 < metrics["test/sacrebleu"] < 10
+
+
+def test_only_every_third_pair(root: Path):
+    task = make(root)
+    task.data_options.train_every = 3
+    pairs = task._corpus.train
+    known = {tuple(pairs.source(i)) for i in range(0, len(pairs), 3)}
+    assert task._packing.pairs == len(range(0, len(pairs), 3)) < len(pairs)
+    batches = take(task.train_stream(Shard(), 0), task.steps_per_epoch * 4)
+    seen = [
+        tuple(row[:length].tolist())
+        for batch in batches
+        for row, length in zip(
+            batch.tensors["source"], batch.tensors["source_lengths"].tolist(), strict=True
+        )
+    ]
+    assert set(seen) <= known
+    task.data_options.train_every = 0
+    with pytest.raises(DataProblem, match="train_every: must be at least 1, not 0"):
+        task.prepare_data()
