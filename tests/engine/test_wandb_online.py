@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from engine.records import read_rows, to_json
+from engine.records import to_json
+from engine.rows import read_rows
 from tests.engine.test_wandb_sync import Server
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +38,7 @@ tracker.finish(Ending(end))
 class Remembering(Server):
     """Keeps the rows that arrive, and tells a run that is resumed how many there are."""
 
-    uploads: ClassVar[list[str]] = []
+    uploads: ClassVar[list[str]] = []  # type: ignore[misc]
     rows: ClassVar[list[dict[str, Any]]] = []
 
     def do_POST(self) -> None:

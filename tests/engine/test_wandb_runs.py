@@ -8,6 +8,7 @@ import sys
 import types
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -212,7 +213,7 @@ class TestRecords:
         (found,) = given
         assert found.url == "https://wandb.example/x"
         # W&B is not told of these.
-        same = {"date": "", "meters": {}, "data_manifest": {}, "last": {}}
+        same: dict[str, Any] = {"date": "", "meters": {}, "data_manifest": {}, "last": {}}
         assert found == replace(own, **same)
 
     def test_of_no_project_are_refused(self, monkeypatch, capsys):

@@ -57,7 +57,7 @@ def _cell(text: str) -> str:
 
 def with_figures(page: str, record: Mapping[str, Mapping[str, Any]]) -> str:
     """The page with the record's figures between its markers."""
-    return replace_block(page, render(record))
+    return replace_block(page, "results", render(record))
 
 
 def read_record() -> dict[str, Any]:

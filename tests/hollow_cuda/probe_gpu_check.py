@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch import nn
 
-from engine.step import Stepper
+from engine.step import Stepper, Tally
 from launch import gpu_check
 from launch.run_spec import make_run_spec
 from tasks.wikitext103.softmax import AdaptiveSoftmax
@@ -15,10 +15,15 @@ from tests.hollow_cuda import hollow
 from tests.hollow_cuda.probe_step import routes_of_real_text
 
 
+def any_loss(self: Stepper, tally: Tally) -> list[float]:
+    """In the place of the check that a loss is finite: hollow GPUs compute nothing."""
+    return tally.values.tolist()
+
+
 def main(folder: Path, rows: list[str], overrides: list[str]) -> None:
     # torch compiles the kernel of erfinv with NVRTC, which is not there.
     nn.init.trunc_normal_ = lambda weight, **_: nn.init.normal_(weight)
-    Stepper._check = lambda *_: None  # type: ignore[method-assign]  # any loss may be read
+    Stepper._check = any_loss  # type: ignore[method-assign]
     AdaptiveSoftmax.route = routes_of_real_text(AdaptiveSoftmax.route)  # type: ignore[method-assign]
     if "scale=smoke" in overrides:  # whose data is made up
         for row in rows:

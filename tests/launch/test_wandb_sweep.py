@@ -27,10 +27,10 @@ def agents_command(file: dict[str, Any], values: dict[str, Any]) -> list[str]:
     """What `wandb agent` executes for one set of values, by W&B's own functions."""
     given = {name: {"value": value} for name, value in values.items()}
     found = utils.create_sweep_command_args({"args": given}) | {"env": ["/usr/bin/env"]}
-    words = []
-    for word in utils.create_sweep_command([*file["command"]]):
-        words += found[word[2:-1]] if word.startswith("${") else [word]
-    return words
+    arguments: list[str] = []
+    for part in utils.create_sweep_command([*file["command"]]):
+        arguments += found[part[2:-1]] if part.startswith("${") else [part]
+    return arguments
 
 
 @pytest.mark.parametrize("name", ["imagenet_beta2", "librispeech_warmup", "imagenet_search"])
