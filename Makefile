@@ -20,7 +20,7 @@ RUN := $(VENV)/bin/python
 LOCK := requirements.lock
 STAMP := $(VENV)/.installed-from-lock
 PIP := $(RUN) -m pip --disable-pip-version-check install --quiet --no-deps --require-hashes
-PYTEST_FLAGS ?= -n 2 --dist loadfile
+PYTEST_FLAGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help
 help: ## list the targets

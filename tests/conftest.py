@@ -2,12 +2,24 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 
 import pytest
 import torch
 
 if not os.environ.get("DATA_ROOT"):  # an empty one counts as unset, here and in configs/small_data
     os.environ.pop("DATA_ROOT", None)
+
+
+# Folders whose tests start processes and take longest come first: no core then waits for one at last.
+LONGEST = ("scripts", "launch", "hollow_cuda", "engine", "optim")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keeps the order within a folder."""
+    tests = Path(__file__).parent
+    order = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.relative_to(tests).parts[0], len(order)))
 
 
 @pytest.hookimpl(tryfirst=True)
