@@ -11,7 +11,7 @@ if not os.environ.get("DATA_ROOT"):  # an empty one counts as unset, here and in
     os.environ.pop("DATA_ROOT", None)
 
 
-# Folders whose tests start processes and take longest come first: no core then waits for one at last.
+# These folders have the longest tests: first, so that no core waits for one at the end.
 LONGEST = ("scripts", "launch", "hollow_cuda", "engine", "optim")
 
 
