@@ -163,10 +163,14 @@ def test_many_numbers_of_processes_differ_in_the_statistics_of_batch_norm_alone(
     )
     for trainer in (one, other):
         restore_run(trainer)
-    for a, b in zip(weights(one), weights(other), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+    # Batch norm removes this bias: its gradient is rounding errors, which NovoGrad normalises.
+    without_effect = dict(one.module.named_parameters())["first.bias"].detach()
+    for (name, a), b in zip(one.module.named_parameters(), weights(other), strict=True):
+        if name != "first.bias":
+            torch.testing.assert_close(a.detach(), b, rtol=0, atol=1e-12)
     assert one.final["valid/error"] != other.final["valid/error"]
-    other.module.load_state_dict(dict(one.module.named_buffers()), strict=False)
+    same = {**dict(one.module.named_buffers()), "first.bias": without_effect}
+    other.module.load_state_dict(same, strict=False)
     errors = []
     for trainer in (one, other):
         found = evaluate(trainer.task, trainer.module, "valid", alone, "fp64")
