@@ -42,11 +42,11 @@ def find_non_finite(tensors: Iterable[tuple[str, Tensor]]) -> str | None:
     if not found:
         return None
     norms = torch._foreach_norm([tensor for _, tensor in found])
-    # A norm also overflows where all elements are finite, so what it finds is looked at again.
+    # A norm also overflows where all elements are finite: those tensors are looked at on the host.
     suspects = torch.stack([norm.double() for norm in norms]).isfinite().logical_not().tolist()
     for (name, tensor), is_suspect in zip(found, suspects, strict=True):
-        if is_suspect and not bool(tensor.isfinite().all()):
-            return f"{name} {_describe(tensor)}"
+        if is_suspect and not bool((on_host := tensor.cpu()).isfinite().all()):
+            return f"{name} {_describe(on_host)}"
     return None
 
 
@@ -82,11 +82,9 @@ class FiniteState:
             *optimizer_tensors(trainer.optimizer, trainer.module),
         ]
         found = next(filter(None, trainer.group.gather(find_non_finite(named))), None)
-        step = trainer.at.step
         if found is not None:
-            since = f" (all was finite after step {self._finite_at})"
-            raise NonFinite(f"{found} after step {step}{since}")
-        self._finite_at = step
+            raise NonFinite(f"{found} (all was finite after step {self._finite_at})")
+        self._finite_at = trainer.at.step
 
 
 def cause_of(problem: NonFiniteLoss, trainer: Trainer) -> Cause:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -160,15 +161,17 @@ class Trainer:
             with closing(self.task.train_stream(shard, at.position)) as batches:  # type: ignore[type-var]
                 return self._steps(batches, tracker, progress)
         except NonFiniteLoss as problem:
-            cause = cause_of(problem, self)
-            if cause.in_data:
-                raise DataProblem(f"{problem}: {cause.text}") from None
-            lr = self.plan.schedule(problem.step)
-            return "diverged", f"{problem}, lr {lr:g}: {cause.text}"
+            cause = self._cause_outside_data(problem)
+            return "diverged", f"{problem}, lr {self.plan.schedule(problem.step):g}: {cause}"
         except NonFinite as problem:
-            lr = self.plan.schedule(max(at.step - 1, 0))
-            where = "" if f"step {at.step}" in str(problem) else f" at step {at.step}"
-            return "diverged", f"{problem}{where}, lr {lr:g}"
+            return "diverged", f"after step {at.step} {problem}"
+
+    def _cause_outside_data(self, problem: NonFiniteLoss) -> str:
+        """Which tensor made a loss NaN or infinite; DataProblem if it is an input."""
+        cause = cause_of(problem, self)
+        if cause.in_data:
+            raise DataProblem(f"{problem}: {cause.text}") from None
+        return cause.text
 
     def _steps(
         self, batches: Iterator[Batch], tracker: Tracker | None, progress: Progress
@@ -195,6 +198,8 @@ class Trainer:
             at.position += 1
             clock.units += result.units * self.group.world
             if result.skipped:
+                if not math.isfinite(loss := result.tally[0].item()):  # fp16 waits anyway
+                    self._cause_outside_data(NonFiniteLoss(loss, at.step, at.position - 1))
                 at.skipped += 1
                 if self.scaler.get_scale() < 1.0:
                     return "diverged", f"the fp16 loss scale fell below 1 at step {at.step}"

@@ -117,8 +117,8 @@ class _NeverFailing(io.FileIO):
     The file number itself is redirected, so the processes that this one starts are safe as well.
     """
 
-    def write(self, data: object) -> int:
-        view = memoryview(data).cast("B")  # type: ignore[call-overload]
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
         done = 0
         while done < len(view):
             try:

@@ -28,6 +28,7 @@ from engine.provenance import describe_environment
 from engine.records import read_json, to_json, write_json
 from engine.schema import did_you_mean
 from launch.compose import ROOT
+from launch.entry import make_streams_safe
 from launch.trained import PROBLEMS, OpenModel, open_model, task_of
 from tasks.base import Predictions, Task
 
@@ -225,4 +226,5 @@ def work(folder: Path) -> int:
 
 
 if __name__ == "__main__":
+    make_streams_safe()
     sys.exit(work(Path(sys.argv[1])))

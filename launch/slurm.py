@@ -25,6 +25,7 @@ from submitit.core.utils import FailedJobError, FailedSubmissionError
 from engine.config import ClusterConfig, ConfigProblem, RunConfig, read_config
 from engine.lock import RunFolderBusy, hold_run_folder
 from engine.records import read_status
+from launch.entry import make_streams_safe
 from launch.exit_status import PREEMPTED
 from launch.hardware import gpus_per_node
 from launch.rendezvous import Node
@@ -47,6 +48,7 @@ class LaunchInJob:
 
     def __call__(self) -> None:
         """Exits with the launcher's status. A run stopped by a signal is requeued."""
+        make_streams_safe()  # of the job's log, on a disk that may be full
         config = read_config(self.config)
         node = this_node(config.hardware.nodes)
         status = launch(config, self.changed_by_scale, node, patient=True)

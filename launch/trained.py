@@ -12,6 +12,7 @@ from torch import nn
 
 from engine import precision
 from engine.config import ConfigProblem, HardwareConfig, RunConfig, read_config
+from engine.finite import NonFinite
 from engine.loading import ModelProblem, TrainedModel, load_trained, load_weights, place_model
 from engine.schema import did_you_mean
 from launch.compose import apply_overrides
@@ -22,7 +23,8 @@ from tasks.catalog import TASKS
 
 # What an override may change of a trained model's configuration: the rest belongs to the training.
 CHANGEABLE = ("hardware.", "paths.data", "data.", "evaluation.batch")
-PROBLEMS = (ConfigProblem, DataProblem, ModelProblem)  # of the user's input: exit status 2
+# Of the user's input: exit status 2.
+PROBLEMS = (ConfigProblem, DataProblem, ModelProblem, NonFinite)
 
 
 @dataclass(frozen=True)

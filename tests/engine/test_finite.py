@@ -34,15 +34,19 @@ def put(trainer: Trainer, example: int, value: float) -> None:
 
 
 def before_step(trainer: Trainer, step: int, do: Any) -> None:
-    """Calls something before the update of a step."""
-    update = trainer.stepper._update
+    """Calls something between the loss of a step and its update."""
+    prepare = trainer.stepper._prepare_gradients
 
-    def disturbed() -> bool:
+    def disturbed(*arguments: Any) -> Any:
         if trainer.at.step == step:
             do()
-        return update()
+        return prepare(*arguments)
 
-    trainer.stepper._update = disturbed  # type: ignore[method-assign]
+    trainer.stepper._prepare_gradients = disturbed  # type: ignore[assignment,method-assign]
+
+
+def part_of(trainer: Trainer, name: str) -> Any:
+    return trainer.module.get_submodule(name)
 
 
 def assert_good_checkpoint(trainer: Trainer, last: int) -> None:
@@ -66,19 +70,29 @@ def test_the_first_of_many_tensors_is_named():
 
 
 def meet_bad_data(group: Group, folder: str) -> None:
-    trainer = make_trainer(toy_config(Path(folder)), group, Path(folder))
+    config = toy_config(Path(folder), checkpoint__every="1 steps")
+    trainer = make_trainer(config, group, Path(folder))
     put(trainer, 55, NAN)
-    with pytest.raises(DataProblem, match=r"loss is nan at step 8: the input x\[1\]") as caught:
+    expected = r"the loss is nan at step 2: the input x\[1\] is not finite in micro-batch 3"
+    with pytest.raises(DataProblem, match=expected) as caught:
         trainer.fit()
     assert len(set(group.gather(str(caught.value)))) == 1
     if group.is_first:
-        assert_good_checkpoint(trainer, 8)
+        assert_good_checkpoint(trainer, 2)
 
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_in_the_data(world, tmp_path):
     """All processes name the same input, also where one alone has it; exit status 2, not 5."""
     run_world(world, meet_bad_data, str(tmp_path))
+
+
+def test_in_the_data_of_fp16(tmp_path):
+    """Where a step whose gradients overflow is skipped, and this one was skipped silently."""
+    trainer = alone(tmp_path, hardware__precision="fp16", checkpoint__every="1 steps")
+    put(trainer, 55, NAN)
+    with pytest.raises(DataProblem, match=r"at step \d: the input x\[1\] is not finite"):
+        trainer.fit()
 
 
 def test_in_the_data_of_an_evaluation(tmp_path):
@@ -91,24 +105,24 @@ def test_in_the_data_of_an_evaluation(tmp_path):
 
 def test_in_the_model_the_part_is_named(tmp_path):
     trainer = alone(tmp_path, model__batch_norm=True)
-    trainer.module.norm.register_forward_hook(
-        lambda module, inputs, output: output * INF if trainer.at.step == 6 else output
+    part_of(trainer, "norm").register_forward_hook(
+        lambda module, inputs, output: output * NAN if trainer.at.step == 6 else output
     )
     outcome = trainer.fit()
     assert outcome.status == "diverged"
     assert "at step 6, lr" in outcome.message
     assert "the output of norm is not finite in micro-batch 0" in outcome.message
-    assert_good_checkpoint(trainer, 4)
+    assert_good_checkpoint(trainer, 5)  # the best so far
 
 
 def test_a_statistic_that_only_an_evaluation_uses(tmp_path):
     """Training with batch norm does not read it: the loss stays finite."""
     trainer = alone(tmp_path, model__batch_norm=True, tracking__log_every="100 steps")
-    before_step(trainer, 4, lambda: trainer.module.norm.running_var.fill_(NAN))
+    before_step(trainer, 4, lambda: part_of(trainer, "norm").running_var.fill_(NAN))
     outcome = trainer.fit()
     assert outcome.status == "diverged"
-    expected = "the buffer norm.running_var has 7 elements like nan after step 5"
-    assert outcome.message.startswith(f"{expected} (all was finite after step 4)")
+    expected = "after step 5 the buffer norm.running_var has 7 elements like nan"
+    assert outcome.message == f"{expected} (all was finite after step 4)"
     assert outcome.best == {}
     assert_good_checkpoint(trainer, 4)
 
@@ -124,23 +138,25 @@ def test_a_metric_that_is_nan_is_never_the_best(tmp_path, monkeypatch):
     monkeypatch.setattr(trainer.task, "summarize", with_nan)
     outcome = trainer.fit()
     assert (outcome.status, trainer.at.best_step) == ("diverged", 5)
-    assert outcome.message.startswith("valid/error is nan at step 10, lr")
+    assert outcome.message == "after step 10 valid/error is nan"
     assert_good_checkpoint(trainer, 8)
 
 
 def test_an_optimizer_state_under_a_finite_loss(tmp_path):
-    """The gradient's square overflows: NovoGrad then never moves this tensor again."""
-    trainer = alone(tmp_path, hardware__precision="fp32", checkpoint__every="1 steps")
+    """The gradient's square overflows: Adam then never moves this tensor again."""
+    adam = {"name": "adam", "lr": 0.05}
+    changes = {"hardware__precision": "fp32", "checkpoint__every": "1 steps", "optimizer": adam}
+    trainer = alone(tmp_path, **changes)
 
     def large() -> None:
-        for parameter in trainer.module.last.parameters():
+        for parameter in part_of(trainer, "last").parameters():
             assert parameter.grad is not None
             parameter.grad.fill_(1e30)
 
     before_step(trainer, 10, large)
     outcome = trainer.fit()
     assert outcome.status == "diverged"
-    assert "the optimizer's exp_avg_sq of last.weight is inf after step 11" in outcome.message
-    assert "(all was finite after step 10)" in outcome.message
+    expected = "after step 11 the optimizer's exp_avg_sq of last.weight has 7 elements like inf"
+    assert outcome.message == f"{expected} (all was finite after step 10)"
     assert all(p.isfinite().all() for p in trainer.module.parameters())
     assert_good_checkpoint(trainer, 10)

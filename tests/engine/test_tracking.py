@@ -139,7 +139,7 @@ class TestResume:
         [
             (lambda rows: None, "is missing"),
             (lambda rows: b"", "lacks rows: it has 0 of 12 lines"),
-            (lambda rows: rows[:100], "from line 4 of 12 on"),
+            (lambda rows: rows[:100], "from line 3 of 12 on"),
             (lambda rows: rows.replace(b"0.5", b"0.6"), "from line 2 of 12 on"),
             (lambda rows: rows.replace(b"\n", b"\x00", 3), "from line 1 of 12 on"),
         ],

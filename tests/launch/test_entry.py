@@ -65,14 +65,14 @@ def test_characters_that_a_terminal_lacks_are_replaced():
 def test_an_interrupt_is_no_traceback():
     done = run("signal.raise_signal(signal.SIGINT)")
     assert done.stderr == ""
-    assert done.returncode == 128 + signal.SIGINT
+    assert done.returncode == -signal.SIGINT
 
 
 def test_importing_a_command_changes_nothing_here():
     import scripts.plan  # noqa: F401
 
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert type(sys.__stdout__.buffer.raw).__module__ == "_io"  # type: ignore[union-attr]
+    assert sys.excepthook.__module__ != "launch.entry"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
@@ -89,7 +89,7 @@ def test_a_worker_that_starts_can_be_ended():
     """Its torchrun ignores SIGTERM, and a child inherits that."""
     ignoring = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     program = "from launch.entry import begin\nbegin('train')\nsignal.raise_signal(signal.SIGTERM)"
-    assert run(ignoring + program).returncode == 128 + signal.SIGTERM
+    assert run(ignoring + program).returncode == -signal.SIGTERM
 
 
 def test_a_stop_signal_while_the_launcher_imports(tmp_path):

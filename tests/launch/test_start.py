@@ -93,7 +93,7 @@ def test_divergence_has_its_own_status(tmp_path):
         tmp_path, "experiment=imagenet/sgd_100ep", "optimizer.lr=1e30", "decay.apply_to=all"
     )
     assert done.returncode == 5, done.stdout + done.stderr
-    assert "diverged: the loss is" in done.stdout
+    assert "diverged: " in done.stdout
     record = read_record(run_folder(tmp_path) / "record.json")
     assert (record.status, record.final) == ("diverged", {})
     assert record.optimizer == "sgd"
