@@ -37,9 +37,7 @@ def top1_of(seed, lr):
     return 50 * lr + np.array([10.0, 20.0]) + random.normal(size=2)
 
 
-def make_run(
-    outputs, experiment, seed, status="finished", steps=STEPS, layers: object = (), **given
-):
+def make_run(outputs, experiment, seed, status="finished", steps=STEPS, layers=None, **given):
     config = config_of(experiment, seed, **given)
     run_id = f"{experiment}-{given.get('lr', 0.01)}{given.get('scale', '')}-s{seed}"
     folder = outputs / run_id
@@ -54,7 +52,7 @@ def make_run(
         at = {"step": step, "epoch": step / 10, "units": step * 64, "wall_s": step * (1 + seed)}
         measured = {
             f"optimizer/{quantity}/{layer}": (1 + seed) * factor / step
-            for layer, factor in dict(layers).items()
+            for layer, factor in (layers or {}).items()
             for quantity in ("gradient_norm", "update_ratio")
         }
         lines.append(at | {"train/loss": 3 / step + seed, "train/lr": 0.1} | measured)

@@ -211,8 +211,7 @@ class TestRecords:
         (found,) = given
         assert found.url == "https://wandb.example/x"
         # W&B is not told of these.
-        same = {"date": "", "meters": {}, "data_manifest": {}, "last": {}}
-        assert found == replace(own, **same)
+        assert found == replace(own, date="", meters={}, data_manifest={}, last={})
 
     def test_of_no_project_are_refused(self, monkeypatch, capsys):
         def refuse(name):

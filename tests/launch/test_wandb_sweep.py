@@ -27,7 +27,7 @@ def agents_command(file: dict[str, Any], values: dict[str, Any]) -> list[str]:
     """What `wandb agent` executes for one set of values, by W&B's own functions."""
     given = {name: {"value": value} for name, value in values.items()}
     found = utils.create_sweep_command_args({"args": given}) | {"env": ["/usr/bin/env"]}
-    words = []
+    words: list[str] = []
     for word in utils.create_sweep_command([*file["command"]]):
         words += found[word[2:-1]] if word.startswith("${") else [word]
     return words
