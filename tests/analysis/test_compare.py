@@ -37,15 +37,7 @@ def top1_of(seed, lr):
     return 50 * lr + np.array([10.0, 20.0]) + random.normal(size=2)
 
 
-def make_run(
-    outputs,
-    experiment,
-    seed,
-    status="finished",
-    steps=STEPS,
-    layers: dict[str, float] | None = None,
-    **given,
-):
+def make_run(outputs, experiment, seed, status="finished", steps=STEPS, layers=None, **given):
     config = config_of(experiment, seed, **given)
     run_id = f"{experiment}-{given.get('lr', 0.01)}{given.get('scale', '')}-s{seed}"
     folder = outputs / run_id

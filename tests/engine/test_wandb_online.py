@@ -38,7 +38,6 @@ tracker.finish(Ending(end))
 class Remembering(Server):
     """Keeps the rows that arrive, and tells a run that is resumed how many there are."""
 
-    uploads: ClassVar[list[str]] = []  # type: ignore[misc]
     rows: ClassVar[list[dict[str, Any]]] = []
 
     def do_POST(self) -> None:
@@ -71,7 +70,7 @@ class Remembering(Server):
 
 @pytest.fixture
 def environment() -> Iterator[dict[str, str]]:
-    Remembering.uploads.clear()
+    Remembering.uploads = []
     Remembering.rows.clear()
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Remembering) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -8,7 +8,6 @@ import sys
 import types
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -213,8 +212,7 @@ class TestRecords:
         (found,) = given
         assert found.url == "https://wandb.example/x"
         # W&B is not told of these.
-        same: dict[str, Any] = {"date": "", "meters": {}, "data_manifest": {}, "last": {}}
-        assert found == replace(own, **same)
+        assert found == replace(own, date="", meters={}, data_manifest={}, last={})
 
     def test_of_no_project_are_refused(self, monkeypatch, capsys):
         def refuse(name):
