@@ -150,10 +150,10 @@ def test_points_of_some_data_sets_only(plan: StudyPlan):
     asked = {data: sorted({t.at for t in trials if t.data == data}) for data in plan.data}
     asked = {data: points for data, points in asked.items() if points}
     assert asked == {
-        "cifar10": [1, 3, 10, 30, 100],
-        "small-wiki": [1, 3, 10, 30, 100],
-        "spoken-commands": [30, 100],
-        "multi30k": [1, 3, 10, 30, 100],
+        "cifar10": [1.5, 3, 10, 30, 100],
+        "small-wiki": [1.5, 3, 10, 30, 100],
+        "spoken-commands": [20, 60],
+        "multi30k": [3, 10, 30, 60],
     }
 
 
