@@ -82,7 +82,8 @@ def test_ctrl_c_then_two_requests_in_a_row_then_to_the_end(undisturbed, tmp_path
 
 
 def test_a_request_before_the_workers_are_there_is_not_lost(tmp_path):
-    process = start(tmp_path, ENDLESS)
+    """Of two processes, which torchrun starts: a single worker is there from the beginning."""
+    process = start(tmp_path, ENDLESS, "hardware.processes=2")
     wait_for("outputs/imagenet/*/status.json", tmp_path, process)
     assert not worker_pids(tmp_path)
     assert status(tmp_path)["status"] == "starting"
