@@ -380,7 +380,9 @@ class Site:
         code = launched.wait(limit)
         wanted = " or ".join(map(str, codes))
         expect(code in codes, f"exit status {code} instead of {wanted}: {launched.last_lines()}")
-        expect("Traceback" not in launched.output, f"a traceback: {launched.last_lines()}")
+        _, found, after = launched.output.partition("Traceback")
+        lines = [line.strip() for line in after.splitlines() if line.strip()][-40:]
+        expect(not found, f"a traceback: {' | '.join(lines)[:600]}")
         return code
 
 
