@@ -170,7 +170,10 @@ def foreign_checkpoint(site: Site, tries: int) -> None:
 
 
 def overwrite(name: str, content: str) -> Damage:
-    return lambda run, _: (run / name).write_text(content) and None
+    def damage(run: Path, _: Site) -> None:
+        (run / name).write_text(content)
+
+    return damage
 
 
 def drop(*names: str) -> Damage:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 import torch
@@ -84,7 +85,11 @@ def test_an_orphan_is_a_problem_and_is_ended(tmp_path):
 
 
 def test_one_changed_bit_is_another_digest(tmp_path):
-    state = {"at": {"step": 3, "wall_s": 1.0}, "model": {"w": torch.ones(4)}, "empty": []}
+    state: dict[str, Any] = {
+        "at": {"step": 3, "wall_s": 1.0},
+        "model": {"w": torch.ones(4)},
+        "empty": [],
+    }
     torch.save(state, tmp_path / "a.pt")
     torch.save(state | {"at": {"step": 3, "wall_s": 2.0}}, tmp_path / "b.pt")
     state["model"]["w"].view(torch.int32)[2] ^= 1
