@@ -284,7 +284,7 @@ class Site:
                 stdout=opened if stdout is None else stdout,
                 stderr=opened if stderr is None else stderr,
                 process_group=0,
-                preexec_fn=be_killed_with_parent,
+                preexec_fn=_as_from_a_shell,
             )
         return Launched(process, file, self.workshop.patience)
 
@@ -380,8 +380,17 @@ class Site:
         code = launched.wait(limit)
         wanted = " or ".join(map(str, codes))
         expect(code in codes, f"exit status {code} instead of {wanted}: {launched.last_lines()}")
-        expect("Traceback" not in launched.output, f"a traceback: {launched.last_lines()}")
+        _, found, after = launched.output.partition("Traceback")
+        lines = [line.strip() for line in after.splitlines() if line.strip()][-40:]
+        expect(not found, f"a traceback: {' | '.join(lines)[:600]}")
         return code
+
+
+def _as_from_a_shell() -> None:
+    """Whoever started the attacks may ignore signals, as nohup does, and children inherit that."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_DFL)
+    be_killed_with_parent()
 
 
 def command_line(pid: int) -> str:
