@@ -17,7 +17,6 @@ from launch.gpu_estimate import sustained_tflops
 from launch.run_spec import RunSpec
 from launch.scheduler import Job
 
-
 PARTS = ("train_every", "train_first")  # how much of the data: does not change the speed
 
 
