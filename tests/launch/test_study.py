@@ -73,11 +73,10 @@ def missing(trial: Trial) -> TrialResult:
     return TrialResult(trial, "", "missing")
 
 
-def test_all_four_tasks_on_two_data_sets_each(plan: StudyPlan):
+def test_all_four_tasks_on_one_or_two_data_sets_each(plan: StudyPlan):
     tasks = [row.task for row in plan.rows.values()]
-    assert {task: tasks.count(task) for task in tasks} == dict.fromkeys(
-        ("imagenet", "librispeech", "wmt14", "wikitext103"), 6
-    )
+    rows = {"imagenet": 6, "librispeech": 6, "wmt14": 3, "wikitext103": 6}
+    assert {task: tasks.count(task) for task in tasks} == rows
 
 
 def test_every_optimizer_has_as_many_tuning_trials_over_a_decade_or_two(plan: StudyPlan):
