@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -83,6 +84,11 @@ def try_fault(fault: Fault, workshop: Workshop, tries: int, seed: int) -> Outcom
     return outcome
 
 
+def without_places(text: str) -> str:
+    """A record names no folder of the machine that it was made on."""
+    return re.sub(r"/\S*/faults-\w+/", "", text).replace(str(Path.cwd()), ".")
+
+
 def record_of(outcomes: Iterable[Outcome], seed: int) -> dict[str, dict[str, Any]]:
     """What results/bench/faults.json keeps of each fault."""
     environment = describe_environment()
@@ -102,7 +108,7 @@ def record_of(outcomes: Iterable[Outcome], seed: int) -> dict[str, dict[str, Any
             "survived": one.survived,
             "seconds": round(one.seconds, 1),
             "skipped": one.skipped,
-            "problems": [problem.replace(str(Path.cwd()), ".") for problem in one.problems],
+            "problems": [without_places(problem) for problem in one.problems],
             **source,
         }
         for one in outcomes
