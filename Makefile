@@ -134,7 +134,7 @@ sweep: setup ## a grid of runs on all GPUs or cores (SWEEP=imagenet_lr SCALE= AR
 	@$(RUN) -m scripts.sweep sweep=$(SWEEP) $(if $(SCALE),scale=$(SCALE)) $(ARGS)
 
 .PHONY: study
-study: setup ## the paper's claims on small data: every run of results/STUDY.md, some hours (ARGS=--plan)
+study: setup ## the paper's claims on small data at scale=mini, some hours (ARGS=--plan, ARGS=--short)
 	@$(RUN) -m scripts.study $(ARGS)
 
 .PHONY: report

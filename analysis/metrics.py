@@ -1,6 +1,7 @@
-"""The one table of metrics: label, unit, direction, digits, and how relative differences are taken.
+"""The table of metrics: label, unit, direction, digits, and how relative differences are taken.
 
-A metric is found by the last part of its name: `dev-clean/wer` is a `wer`.
+A metric is found by the last part of its name: `dev-clean/wer` is a `wer`. A task's headline states
+its direction again, as tasks import nothing from here; a test compares the two.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class Metric:
     """What is known of a kind of number.
 
     Relative differences ("within 5 %") are taken of its quality: the value itself, or for error
-    rates the accuracy 100 − value. Of a quality with `lower_is_better` (perplexity) an excess over
+    rates the accuracy 100 − value. Where lower is better (perplexity) an excess over
     the best counts as lost.
     """
 

@@ -70,10 +70,12 @@ class CommandLine(argparse.ArgumentParser):
         if unknown := re.match(r"unrecognized arguments: (.*)", message):
             flag = next((x for x in unknown[1].split() if x.startswith("-")), unknown[1].split()[0])
             name = flag.partition("=")[0]
-            message = f"{flag} is not an option{did_you_mean(name, self.flags())}"
+            known = self.flags()  # also of other subcommands
+            nearest = " here" if name in known else did_you_mean(name, known)
+            message = f"{flag} is not an option{nearest}"
         elif wrong := re.match(r"(.*): invalid choice: '(.*?)' \(choose from (.*)\)", message):
-            known = [name.strip("' ") for name in wrong[3].split(",")]
-            message = f"{wrong[1]}: {wrong[2]} is not a choice{did_you_mean(wrong[2], known)}"
+            choices = [name.strip("' ") for name in wrong[3].split(",")]
+            message = f"{wrong[1]}: {wrong[2]} is not a choice{did_you_mean(wrong[2], choices)}"
         self.exit(2, f"{self.prog}: {message}\n")
 
     def flags(self) -> list[str]:

@@ -71,7 +71,7 @@ class SweepState:
         longest_first: bool = False,
     ) -> None:
         self.source, self.logs = source, logs
-        self.failed: dict[str, Job] = {}  # in this session, by run id
+        self.failed: dict[str, Job] = {}  # in this call, by run id
         self._overrides, self._need_data = tuple(overrides), need_data
         self._published, self._longest_first = published or {}, longest_first
         self._specs: dict[tuple[str, ...], RunSpec] = {}

@@ -2,8 +2,8 @@
 
     python -m scripts.publish --replace
 
-Each record is checked first: a finished run at scale paper or mini, of a clean commit that this
-repository has, of the recipe as it is configured now, and not there already with other numbers.
+Each record is checked first: a finished run at scale paper, mini or short, of a clean commit that
+this repository has, of the recipe as it is configured now, and not there already with other numbers.
 
 Exit status: 0 all published, or there already · 1 some were refused · 2 bad input.
 """
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     options = parser.read(arguments)
     records, refused = find_candidates(options.outputs)
     if not records and not refused:
-        print(f"no finished runs of scale paper or mini in {options.outputs}", file=sys.stderr)
+        print(f"no finished runs at scale paper, mini or short: {options.outputs}", file=sys.stderr)
         return 2
     if options.study:
         try:

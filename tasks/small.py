@@ -1,6 +1,6 @@
 """Small public sets, from their own hosts or from files that the user has; all are checksummed.
 
-`MINI` are the sets of scale=mini, which a run makes by itself.
+`MINI` are the sets of scale=mini and short, which a run makes by itself.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def prepare_small(name: str, data: Path, sources: Sequence[str], report: Report,
     SMALL[name](data, sources, report, say)
 
 
-# The sets of scale=mini.
+# The sets of scale=mini and scale=short.
 
 
 def _mini_cifar10(root: Path, say: Say) -> bool:
@@ -273,7 +273,7 @@ MINI: dict[str, tuple[str, Callable[[Path, Say], bool]]] = {  # by task: the fol
 
 
 def prepare_mini(data: Path, only: str | None, say: Say) -> None:
-    """The sets of scale=mini, or that of one task; those that were there are named in one line."""
+    """The sets of small scales, or that of one task; those that were there are named in one line."""
     there = [
         str(data / folder)
         for task, (folder, make) in MINI.items()

@@ -1,4 +1,4 @@
-"""Spoken commands in LibriSpeech's layout, for scale=mini: synthetic speech by eSpeak NG.
+"""Spoken commands in LibriSpeech's layout, for small scales: synthetic speech by eSpeak NG.
 
 In the spirit of CMU's AN4: numbers, names, spelled words and commands of one to two seconds, a
 small closed vocabulary and open sentences. No voice and no sentence of training occurs in the other

@@ -1,4 +1,4 @@
-"""A small Wikipedia in WikiText's format, for scale=mini: about a hundred articles from "A".
+"""A small Wikipedia in WikiText's format, for small scales: about a hundred articles from "A".
 
 The text is a piece of a dump of the English Wikipedia that gensim's wheel has for its own tests;
 pip knows where to get the wheel. Written are wiki.train.tokens, wiki.valid.tokens and

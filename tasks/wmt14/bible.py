@@ -1,4 +1,4 @@
-"""Verse pairs of two Bibles in the public domain, for scale=mini: King James and Luther of 1912.
+"""Verse pairs of two Bibles in the public domain, for small scales: King James and Luther of 1912.
 
 Both texts are in bibleit's wheel, and pip knows where to get it; no other text of it is read.
 Written are {train,valid,test}.{en,de}, one verse a line, the same bytes everywhere.

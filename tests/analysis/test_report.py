@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import math
 import random
 import re
@@ -163,10 +164,20 @@ def test_a_figure_is_drawn_once(full):
     assert lines[0].y[0] == pytest.approx(math.exp(first))
 
 
-def test_claims_have_numbers_and_records(full, folder):
+def test_claims_have_the_numbers_of_benchmarks(tmp_path):
+    found = {"NovoGrad (ours)": 4.0, "torch AdamW fused": 8.0}
+    step = [{"name": name, "state_bytes_per_parameter": value} for name, value in found.items()]
+    sets = {"resnet50v2": {"step": [*step, {"name": "torch SGD"}]}}
+    (tmp_path / "bench").mkdir()
+    record = json.dumps({"detail": {"sets": sets}})
+    (tmp_path / "bench" / "optim.json").write_text(record)
+    report = build([], set(), STUDIES, folder=tmp_path)
+    views = {view.claim.id: view for view in report.claims}
+    assert views["memory"].numbers["resnet50v2"] == found
+
+
+def test_claims_have_records(full, folder):
     views = {view.claim.id: view for view in full.claims}
-    memory = views["memory"].numbers["resnet50v2"]
-    assert memory == {"NovoGrad (ours)": 4.0, "torch AdamW fused": 8.0}
     records = dict(views["learning_rate"].records)
     assert records["imagenet/nobody-s0"] is None
     assert records["imagenet/sgd_100ep-imagenet_sgd_100epmini-s0"] is not None

@@ -137,7 +137,7 @@ def test_overrides_mean_what_hydra_makes_of_them(overrides):
 
 
 def test_a_merged_mapping_keeps_what_the_scale_makes_of_its_other_keys():
-    small = [NOVOGRAD[0], "scale=mini"]
+    small = [NOVOGRAD[0], "scale=short"]
     assert compose([*small, "batch={micro: 32}"])["batch"] == {"global_size": 64, "micro": 32}
     assert compose([*small, "batch.global_size=96"])["batch"]["global_size"] == 96
 

@@ -95,7 +95,7 @@ def test_ctrl_c_stops_all_runs_after_they_have_saved(tmp_path):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["imagenets"], "invalid choice: 'imagenets'"),
+        (["imagenets"], "imagenets is not a choice; did you mean 'imagenet'?"),
         (["imagenet", "--tables", "7"], "--tables 7: imagenet has [1, 2, 3]"),
         (["imagenet", "--tables", "one"], "invalid"),
         (["imagenet", "fast"], "'fast': write key=value"),

@@ -83,14 +83,20 @@ def test_the_command_when_interrupted(error, status, message, small, root, monke
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [[], ["imagenets"], ["small"], ["mini", "--from", "x"], ["wmt14", "--subsets", "x"]],
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: TASK"),
+        (["imagenets"], "imagenets is not a choice; did you mean 'imagenet'?"),
+        (["small"], "the following arguments are required: --set"),
+        (["mini", "--from", "x"], "--from is not an option here"),
+        (["wmt14", "--subsets", "x"], "--subsets is not an option here"),
+    ],
 )
-def test_the_command_misspelt(arguments, capsys):
+def test_a_misspelt_command_is_one_message(arguments, message, capsys):
     with pytest.raises(SystemExit) as caught:
         prepare.main(arguments)
     assert caught.value.code == 2
-    assert "usage" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 class Clock:
