@@ -3,7 +3,7 @@
     python -m scripts.publish --replace
 
 Each record is checked first: a finished run at scale paper, mini or short, of a clean commit that
-this repository has, of the recipe as it is configured now, and not there already with other numbers.
+this repository has, of the recipe as it is configured now, and not yet there with other numbers.
 
 Exit status: 0 all published, or there already · 1 some were refused · 2 bad input.
 """

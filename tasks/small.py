@@ -273,7 +273,7 @@ MINI: dict[str, tuple[str, Callable[[Path, Say], bool]]] = {  # by task: the fol
 
 
 def prepare_mini(data: Path, only: str | None, say: Say) -> None:
-    """The sets of small scales, or that of one task; those that were there are named in one line."""
+    """The sets of small scales, or that of one task; those there before are named in one line."""
     there = [
         str(data / folder)
         for task, (folder, make) in MINI.items()

@@ -126,7 +126,7 @@ def test_chosen_runs_alone(root):
 
 def test_bad_input(root, capsys):
     assert main([], root) == 2
-    assert "no finished runs of scale paper or mini in" in capsys.readouterr().err
+    assert "no finished runs at scale paper, mini or short: " in capsys.readouterr().err
     add(root)
     assert main(["imagenet/nobody-s0"], root) == 2
     assert "imagenet/nobody-s0: no such run in" in capsys.readouterr().err
