@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,6 @@ from engine.plan import make_plan, reach
 from launch import cost
 from launch.run_spec import RunSpec, make_run_spec
 from scripts import plan
-from tasks.catalog import TASKS
 from tests.engine.toy import toy_config
 
 ROOT = Path(__file__).parents[2]
@@ -33,14 +33,11 @@ def test_reach_by_hand(tmp_path: Path):
     assert math.isnan(reach(plan, 0.9, [(7, 0.0)]))
 
 
-@pytest.fixture(scope="module")
-def per_rate() -> dict[str, float]:
-    """Of each task the reach for a sum of learning rates of 1, which is all that rows differ in."""
-    found = {}
-    for row in ("imagenet/novograd_100ep", *(f"{t}/novograd" for t in TASKS if t != "imagenet")):
-        spec = spec_of(row)
-        found[spec.config.task.name] = cost.reach_of(spec) / sum_of_rates(spec)
-    return found
+@cache
+def reach_per_rate(task: str) -> float:
+    """The reach for a sum of learning rates of 1: all that the rows of a task differ in."""
+    spec = spec_of("imagenet/novograd_100ep" if task == "imagenet" else f"{task}/novograd")
+    return cost.reach_of(spec) / sum_of_rates(spec)
 
 
 def sum_of_rates(spec: RunSpec) -> float:
@@ -52,19 +49,21 @@ def sum_of_rates(spec: RunSpec) -> float:
     [
         ("imagenet/novograd_100ep", 378),
         ("imagenet/novograd_32k_90ep", 39.4),
-        ("librispeech/novograd", 2340),
-        ("librispeech/novograd_32k", 59.8),
-        ("wmt14/novograd", 1071),
-        ("wikitext103/novograd", 720),
+        pytest.param("librispeech/novograd", 2340, marks=pytest.mark.slow),
+        pytest.param("librispeech/novograd_32k", 59.8, marks=pytest.mark.slow),
+        pytest.param("wmt14/novograd", 1071, marks=pytest.mark.slow),
+        pytest.param("wikitext103/novograd", 720, marks=pytest.mark.slow),
     ],
 )
-def test_reach_of_the_papers_rows(per_rate: dict[str, float], experiment: str, expected: float):
+def test_reach_of_the_papers_rows(experiment: str, expected: float):
+    """Slow where the model is large: its initial weights are drawn."""
     spec = spec_of(experiment)
-    found = per_rate[spec.config.task.name] * sum_of_rates(spec)
+    found = reach_per_rate(spec.config.task.name) * sum_of_rates(spec)
     assert found == pytest.approx(expected, rel=0.005)
 
 
-def test_the_papers_least_and_most(per_rate: dict[str, float]):
+@pytest.mark.slow
+def test_the_papers_least_and_most():
     rows = [
         row
         for file in sorted((ROOT / "results/paper").glob("table*.yaml"))
@@ -73,7 +72,7 @@ def test_the_papers_least_and_most(per_rate: dict[str, float]):
     names = {row["experiment"] for row in rows if "/novograd" in row.get("experiment", "")}
     assert len(names) > 10
     specs = [spec_of(name) for name in sorted(names)]
-    found = [per_rate[spec.config.task.name] * sum_of_rates(spec) for spec in specs]
+    found = [reach_per_rate(spec.config.task.name) * sum_of_rates(spec) for spec in specs]
     assert (math.floor(min(found)), round(max(found), -1)) == cost.PAPER_REACH
 
 

@@ -67,6 +67,7 @@ def test_runs_after_a_failed_one_are_made_and_a_rerun_makes_what_is_missing(
     assert "baseline, chance on digits: val/top1 10.00" in second
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_all_runs_after_they_have_saved(tmp_path):
     words = ("budget='300 steps'", "--jobs", "2", "tracking.log_every='1 steps'")
     process = subprocess.Popen(
