@@ -258,25 +258,32 @@ def _mini_bible(root: Path, say: Say) -> bool:
     return make_bible(root, say)
 
 
+def _mini_messages(root: Path, say: Say) -> bool:
+    from tasks.wmt14.messages import make_messages
+
+    return make_messages(root, say)
+
+
 def _mini_commands(root: Path, say: Say) -> bool:
     from tasks.librispeech.commands import make_commands
 
     return make_commands(root, say)
 
 
-MINI: dict[str, tuple[str, Callable[[Path, Say], bool]]] = {  # by task: the folder, and its maker
-    "imagenet": ("cifar10", _mini_cifar10),
-    "librispeech": ("spoken-commands", _mini_commands),
-    "wmt14": ("bible", _mini_bible),
-    "wikitext103": ("small-wiki", _mini_wiki),
+MINI: dict[str, dict[str, Callable[[Path, Say], bool]]] = {  # by task and folder: who makes it
+    "imagenet": {"cifar10": _mini_cifar10},
+    "librispeech": {"spoken-commands": _mini_commands},
+    "wmt14": {"messages": _mini_messages, "bible": _mini_bible},
+    "wikitext103": {"small-wiki": _mini_wiki},
 }
 
 
 def prepare_mini(data: Path, only: str | None, say: Say) -> None:
-    """The sets of small scales, or that of one task; those there before are named in one line."""
+    """The sets of small scales, or those of one task; those there before are named in one line."""
     there = [
         str(data / folder)
-        for task, (folder, make) in MINI.items()
+        for task, sets in MINI.items()
+        for folder, make in sets.items()
         if only in (None, task) and not make(data / folder, say)
     ]
     if there:

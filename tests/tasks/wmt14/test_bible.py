@@ -15,16 +15,8 @@ import pytest
 from tasks.base import DataProblem
 from tasks.wheels import PIP_OPTIONS, Member
 from tasks.wmt14 import bible
-from tasks.wmt14.bible import (
-    LANGUAGES,
-    SPLITS,
-    Pair,
-    Source,
-    clean,
-    make_bible,
-    pair_verses,
-    split_chapters,
-)
+from tasks.wmt14.bible import Source, clean, make_bible, pair_verses, split_chapters
+from tasks.wmt14.pairs import LANGUAGES, SPLITS, Pair, write_pairs
 
 FILES = [f"{split}.{language}" for split in SPLITS for language in LANGUAGES]
 
@@ -206,7 +198,7 @@ def world(tmp_path: Path) -> World:
             packed.writestr(path, data)
             members.append(Member(path, hashlib.sha256(data).hexdigest(), len(data)))
         packed.writestr("bibleit/translations/niv", b"not read")
-    bible._write(tmp_path / "texts", split_chapters(pair_verses(*texts)))
+    write_pairs(tmp_path / "texts", split_chapters(pair_verses(*texts)))
     sums = {n: hashlib.sha256((tmp_path / "texts" / n).read_bytes()).hexdigest() for n in FILES}
     source = Source(english=members[0], german=members[1], sha256=sums)
     return World(tmp_path / "data" / "bible", wheel, source, [])
