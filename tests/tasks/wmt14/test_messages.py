@@ -41,25 +41,25 @@ def compiled(messages: dict[str, str]) -> bytes:
 
 
 def test_only_clean_messages_of_some_words():
-    long = "word " * 13
+    long = "word " * 15
     catalogue = compiled(
         {
-            "_Add person": "Person hin_zufügen",
-            "filters|All people": "Alle Personen",
-            "menu\x04Merge  Places": "Orte zusammenführen",
-            "%d people": "%d Personen",
-            "Bold <b>text</b>": "Fetter <b>Text</b>",
-            "two\nlines": "zwei\nZeilen",
-            "Quit": "Beenden",
-            long: "kurz",
-            "File type": "Dateityp",
+            "_Add a person": "Person hin_zufügen",
+            "filters|All the people": "Alle Personen",
+            "menu\x04Merge  these Places": "Orte zusammenführen",
+            "Born in %(place)s": "Geboren in %(place)s",
+            "This bold <b>text</b>": "Fetter <b>Text</b>",
+            "these two\nlines": "zwei\nZeilen",
+            "Quit now": "Jetzt beenden",
+            long: "viel kürzer",
+            "Type of file": "Dateityp",
         }
     )
     assert sorted(read_catalogue(catalogue)) == [
-        Pair("Add person", "Person hinzufügen"),
-        Pair("All people", "Alle Personen"),
-        Pair("File type", "Dateityp"),
-        Pair("Merge Places", "Orte zusammenführen"),
+        Pair("Add a person", "Person hinzufügen"),
+        Pair("All the people", "Alle Personen"),
+        Pair("Born in %(place)s", "Geboren in %(place)s"),
+        Pair("Merge these Places", "Orte zusammenführen"),
     ]
     assert clean("{name} is here") == ""
     with pytest.raises(DataProblem, match="the catalogue of messages can't be read"):
