@@ -114,7 +114,7 @@ reproduce-librispeech: setup ## Tables 4, 5 and Figure 1; Table 4 on synthetic s
 	@$(RUN) -m scripts.reproduce librispeech $(REPRODUCE)
 
 .PHONY: reproduce-wmt
-reproduce-wmt: setup ## Table 6, on verses of the Bible without a GPU (SCALE= SEEDS= ARGS=)
+reproduce-wmt: setup ## Table 6, on messages of a program without a GPU (SCALE= SEEDS= ARGS=)
 	@$(RUN) -m scripts.reproduce wmt14 $(REPRODUCE)
 
 .PHONY: reproduce-wikitext

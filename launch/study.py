@@ -22,6 +22,7 @@ from launch.sweep import override_of
 from tasks.catalog import task_class
 
 FILE = CONFIGS / "study.yaml"
+TUNING = ", tuning"  # behind the name of a study whose points are tuned again
 SHORT = CONFIGS / "study_short.yaml"  # of the short regime: few passes over the data
 
 
@@ -170,7 +171,7 @@ class StudyPlan:
     ) -> Trial:
         """A learning rate at a point that is tuned again."""
         return self._trial(
-            f"{study}, tuning",
+            f"{study}{TUNING}",
             data,
             optimizer,
             values.lr,

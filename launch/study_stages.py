@@ -15,7 +15,7 @@ from analysis.trials import MISSING, Trial, TrialResult, Tuned, best_result, rea
 from engine.config import ConfigProblem
 from engine.records import RunRecord, read_own_records, read_records
 from launch.run_spec import make_run_spec
-from launch.study import PointOptions, StudyPlan, three_digits
+from launch.study import TUNING, PointOptions, StudyPlan, three_digits
 from launch.sweep_state import ResultOf, RunEnd, SweepState
 from tasks.base import DataProblem
 from tasks.files import write_atomically
@@ -30,13 +30,17 @@ class StudyStages:
         self.plan = plan
 
     def known(self, result: ResultOf) -> Iterator[Trial]:
-        for data in self.plan.data:
-            yield from self._trials(data, result, whole=False)
+        return self._in_order(result, whole=False)
 
     def expected(self, result: ResultOf) -> Iterator[Trial]:
         """Where tuning is not done, what follows is planned at the rows' own values."""
-        for data in self.plan.data:
-            yield from self._trials(data, result, whole=True)
+        return self._in_order(result, whole=True)
+
+    def _in_order(self, result: ResultOf, *, whole: bool) -> Iterator[Trial]:
+        """Tuning and headline of all data sets, then study by study as the file has them."""
+        order = {study: place for place, study in enumerate(self.plan.studies, 1)}
+        trials = [t for data in self.plan.data for t in self._trials(data, result, whole=whole)]
+        return iter(sorted(trials, key=lambda t: order.get(t.study.removesuffix(TUNING), 0)))
 
     def ask(self) -> Trial | None:
         return None
