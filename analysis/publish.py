@@ -11,7 +11,8 @@ from pathlib import Path
 
 from analysis.examples import publish_predictions, published_file
 from analysis.reproduction import differences
-from analysis.trials import read_trials, to_csv
+from analysis.study_page import PAGES
+from analysis.trials import STUDY, TRIALS_FILE, read_trials, to_csv
 from engine.records import (
     FINISHED,
     RECORD_FILE,
@@ -23,7 +24,6 @@ from engine.records import (
 )
 from tasks.files import write_atomically
 
-OWN_TRIALS = Path("study", "trials.csv")  # below outputs/
 SCALES = ("paper", "mini", "short")  # a smoke run only shows that something runs
 WITH_PREDICTIONS = "already published, now with predictions"
 PUBLISHED, REPLACED, UNCHANGED, REFUSED = "published", "replaced", "already published", "refused"
@@ -99,20 +99,25 @@ def publish(
 
 
 def study_runs(outputs: Path, records: Sequence[RunRecord]) -> list[str]:
-    """The ids of the finished runs of the study that was run in `outputs`."""
-    trials = read_trials(outputs / OWN_TRIALS, {record.run_id: record for record in records})
+    """The ids of the finished runs of the studies that were run in `outputs`."""
+    by_id = {record.run_id: record for record in records}
+    trials = [one for name in PAGES for one in read_trials(outputs / name / TRIALS_FILE, by_id)]
     if not trials:
-        raise RecordError(f"there is no study in {outputs / OWN_TRIALS}: run make study")
+        file = outputs / STUDY / TRIALS_FILE
+        raise RecordError(f"there is no study in {file}: run make study")
     return sorted({one.run_id for one in trials if one.status == FINISHED})
 
 
-def publish_trials(outputs: Path, results: Path) -> Path:
-    """Copies the study's table once the records of all its finished runs are published."""
+def publish_trials(outputs: Path, results: Path) -> list[Path]:
+    """Copies the studies' tables once the records of all their finished runs are published."""
     published = {record.run_id: record for record in read_records(results / "runs")}
-    trials = read_trials(outputs / OWN_TRIALS, published)
-    path = results / "studies" / "trials.csv"
-    write_atomically(path, to_csv(trials).encode())
-    return path
+    written = []
+    for name in PAGES:
+        if trials := read_trials(outputs / name / TRIALS_FILE, published):
+            path = results / "studies" / name / TRIALS_FILE
+            write_atomically(path, to_csv(trials).encode())
+            written.append(path)
+    return written
 
 
 def _objection(

@@ -14,8 +14,8 @@ from analysis.paper import read_paper
 from analysis.performance import render_performance, render_speed_lines
 from analysis.report import build
 from analysis.scaling import render_scaling
-from analysis.study_page import read_remarks, study_files
-from analysis.trials import TrialResult, read_trials
+from analysis.study_page import PAGES, published_files
+from analysis.trials import STUDY, TRIALS_FILE, TrialResult, read_trials
 from engine.records import RunRecord, read_own_records, read_records
 from tasks.files import write_atomically
 
@@ -26,15 +26,15 @@ def tracked_files(root: Path, current: AbstractSet[str]) -> dict[Path, str]:
     `current` are the fingerprints of the recipes as they are now.
     """
     results, readme = root / "results", root / "README.md"
-    records, trials, studies = _read(results)
-    report = build(records, current, studies, results)
+    records, found = _read(results)
+    report = build(records, current, found[STUDY][1], results)
     try:
         text = replace_block(readme.read_text(), "results", render_readme(report))
         text = replace_block(text, "performance", render_speed_lines(results / "bench"))
     except ValueError as problem:
         raise ValueError(f"{readme}: {problem}") from problem
-    remarks = read_remarks(results / "studies" / "remarks.yaml")
-    return study_files(results, trials, studies, remarks) | {
+    pages = [published_files(results, name, *read) for name, read in found.items()]
+    return {path: text for page in pages for path, text in page.items()} | {
         results / "REPORT.md": render_report(report, results),
         results / "report.html": render_page(report, results, results),
         root / "docs" / "performance.md": render_performance(results / "bench"),
@@ -48,8 +48,9 @@ def page_with_own_runs(
 ) -> str:
     """The HTML page with runs that are not published beside the others, for another folder."""
     results = root / "results"
-    records, _, studies = _read(results)
-    return render_page(build(records, current, studies, results, own), folder, results)
+    records, found = _read(results)
+    report = build(records, current, found[STUDY][1], results, own)
+    return render_page(report, folder, results)
 
 
 def write_own_page(
@@ -69,13 +70,18 @@ def write_own_page(
     return outputs / "report.html"
 
 
-def _read(
-    results: Path,
-) -> tuple[list[RunRecord], list[TrialResult], dict[str, StudyResult]]:
+Study = tuple[list[TrialResult], dict[str, StudyResult]]  # what was run, and what it showed
+
+
+def _read(results: Path) -> tuple[list[RunRecord], dict[str, Study]]:
+    """Published records, and the studies by name."""
     records = read_records(results / "runs")
     by_id = {record.run_id: record for record in records}
-    trials = read_trials(results / "studies" / "trials.csv", by_id)
-    return records, trials, study_results(trials, results / "bench" / "memory.json")
+    found: dict[str, Study] = {}
+    for name in PAGES:
+        trials = read_trials(results / "studies" / name / TRIALS_FILE, by_id)
+        found[name] = trials, study_results(trials, results / "bench" / "memory.json")
+    return records, found
 
 
 def recipes_in(records: Iterable[RunRecord]) -> set[tuple[str, str]]:

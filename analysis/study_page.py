@@ -1,7 +1,7 @@
-"""`STUDY.md`: what the study asked, how it was run and what came out, claim by claim.
+"""A study's page: what it asked, how it was run and what came out, claim by claim.
 
-Numbers, verdicts and rules come from trials and records; `studies/remarks.yaml` has what people saw
-in the curves, in words.
+Numbers, verdicts and rules come from trials and records; `remarks.yaml` beside the trials has what
+people saw in the curves, in words.
 """
 
 from __future__ import annotations
@@ -21,12 +21,26 @@ from analysis.paper import OPTIMIZERS
 from analysis.questions import data_sets
 from analysis.tables import numbers_table
 from analysis.templating import Markdown, render_markdown
-from analysis.trials import DECAY, DIVERGED, HEADLINE, RATES, TrialResult, read_trials, tune
+from analysis.trials import (
+    DECAY,
+    DIVERGED,
+    HEADLINE,
+    RATES,
+    STUDY,
+    STUDY_SHORT,
+    TRIALS_FILE,
+    TrialResult,
+    read_trials,
+    tune,
+)
 from engine.records import RunRecord
 from tasks.files import write_atomically
 
 # By the split that tuning sees: the one that it does not, where the data has one.
 TEST_SPLITS = {"val": "test", "valid": "test", "dev-clean": "test-clean"}
+OUR_OWN = "An explanation of ours, not a claim of the paper"
+# Published pages, below results/.
+PAGES = {STUDY: "STUDY.md", STUDY_SHORT: "STUDY-short.md"}
 
 
 @dataclass(frozen=True)
@@ -39,48 +53,64 @@ class Remarks:
 
 
 def study_files(
+    page: Path,
     folder: Path,
     trials: Sequence[TrialResult],
     studies: Mapping[str, StudyResult],
     remarks: Remarks,
     *,
-    published: bool = True,
+    published: str = "",
 ) -> dict[Path, str]:
-    """The page and the pictures that it shows, below a folder."""
+    """The page, and below `folder` the pictures that it shows.
+
+    `published` is the name of a published study; the default: a user's own.
+    """
     pictures = {
-        folder / picture_of(study): draw_panel(study.curves)
-        for study in studies.values()
-        if study.curves
+        f"{study.study}.svg": draw_panel(study.curves) for study in studies.values() if study.curves
     }
-    page = render_study(trials, studies, remarks, published=published)
-    return {**pictures, folder / "STUDY.md": page}
+    links = folder.relative_to(page.parent)
+    text = render_study(trials, studies, remarks, links, published=published)
+    return {folder / name: picture for name, picture in pictures.items()} | {page: text}
+
+
+def published_files(
+    results: Path, name: str, trials: Sequence[TrialResult], studies: Mapping[str, StudyResult]
+) -> dict[Path, str]:
+    """Those of a published study."""
+    folder = results / "studies" / name
+    remarks = read_remarks(folder / "remarks.yaml")
+    return study_files(results / PAGES[name], folder, trials, studies, remarks, published=name)
 
 
 def write_study(folder: Path, records: Iterable[RunRecord], memory: Path) -> Path:
     """The page of a user's own study, from the trials in its folder."""
-    trials = read_trials(folder / "trials.csv", {record.run_id: record for record in records})
+    trials = read_trials(folder / TRIALS_FILE, {record.run_id: record for record in records})
     studies = study_results(trials, memory)
-    for path, text in study_files(folder, trials, studies, Remarks(), published=False).items():
+    page = folder / "STUDY.md"
+    for path, text in study_files(page, folder / "curves", trials, studies, Remarks()).items():
         write_atomically(path, text.encode(), durable=False)
-    return folder / "STUDY.md"
+    return page
 
 
 def render_study(
     trials: Sequence[TrialResult],
     studies: Mapping[str, StudyResult],
     remarks: Remarks,
+    pictures: Path,
     *,
-    published: bool = True,
+    published: str = "",
 ) -> str:
     """The page; short where nothing was run."""
     claims = read_claims()
     sections = [
-        _section(claim.claim, claim.where, studies[claim.study or ""])
+        _section(claim.claim, claim.where, studies[claim.study or ""], pictures)
         for claim in claims
         if claim.study in studies
     ]
     sections += [
-        _section(heading, "An explanation of ours, not a claim of the paper", studies[name])
+        _section(
+            heading, "An explanation of ours, not a claim of the paper", studies[name], pictures
+        )
         for name, heading in EXPLANATIONS.items()
         if name in studies
     ]
@@ -103,11 +133,6 @@ def render_study(
         tuning_rows=_tuning_rows(trials),
         sections=sections,
     )
-
-
-def picture_of(study: StudyResult) -> str:
-    """Where its curves are drawn, beside the page."""
-    return f"studies/{study.study}.svg"
 
 
 def read_remarks(path: Path) -> Remarks:
@@ -198,7 +223,7 @@ def _among(value: float | None, tried: Iterable[float | None]) -> str:
     return f"{value:g}{edge.get(value, '')}"
 
 
-def _section(heading: str, where: str, study: StudyResult) -> dict[str, Any]:
-    picture = picture_of(study) if study.curves else ""
+def _section(heading: str, where: str, study: StudyResult, pictures: Path) -> dict[str, Any]:
+    picture = (pictures / f"{study.study}.svg").as_posix() if study.curves else ""
     table = numbers_table(study.numbers)
     return {"heading": heading, "where": where, "study": study, "table": table, "picture": picture}

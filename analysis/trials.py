@@ -16,6 +16,10 @@ from typing import Any
 from analysis.metrics import metric_of, quality
 from engine.records import DIVERGED, FINISHED, RecordError, RunRecord
 
+# Studies, by the names of their files in configs/ and of their folders; STUDY decides claims.
+STUDY, STUDY_SHORT = "study", "study_short"
+TRIALS_FILE = "trials.csv"
+
 HEADLINE = "headline"
 RATES, DECAY = "lr_robustness", "weight_decay"  # the trials that tune an optimizer
 FAILED, MISSING = "failed", "missing"

@@ -11,7 +11,17 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from analysis.folders import RUNS, STUDIES
-from analysis.trials import MISSING, Trial, TrialResult, Tuned, best_result, read_trials, to_csv
+from analysis.trials import (
+    MISSING,
+    STUDY,
+    TRIALS_FILE,
+    Trial,
+    TrialResult,
+    Tuned,
+    best_result,
+    read_trials,
+    to_csv,
+)
 from engine.config import ConfigProblem
 from engine.records import RunRecord, read_own_records, read_records
 from launch.run_spec import make_run_spec
@@ -183,13 +193,13 @@ class StudyState(SweepState):
         )
         self.folder, self._published_records = folder, published
         records = {record.run_id: record for record in self.records()}
-        earlier = read_trials(folder / "trials.csv", records, strict=False)
+        earlier = read_trials(folder / TRIALS_FILE, records, strict=False)
         self._others = [one for one in earlier if one.trial.data not in plan.data]
 
     def save(self) -> None:
         """trials.csv: what is done, with earlier trials of data sets that are not run now."""
         text = to_csv([*self._others, *self.results()])
-        write_atomically(self.folder / "trials.csv", text.encode(), durable=False)
+        write_atomically(self.folder / TRIALS_FILE, text.encode(), durable=False)
 
     def records(self) -> list[RunRecord]:
         """Those of the runs here, and of published ones that count."""
@@ -198,7 +208,7 @@ class StudyState(SweepState):
         return [*{record.run_id: record for record in [*published, *own]}.values()]
 
 
-def open_study(plan: StudyPlan, *, keep: bool, name: str = "study") -> StudyState:
+def open_study(plan: StudyPlan, *, keep: bool, name: str = STUDY) -> StudyState:
     """The state of a study, below outputs/; with `keep` published runs count as done."""
     data = next(iter(plan.data))
     optimizer, row = next(iter(plan.data[data].rows.items()))
@@ -208,7 +218,7 @@ def open_study(plan: StudyPlan, *, keep: bool, name: str = "study") -> StudyStat
     published: dict[str, RunEnd] = {}
     if keep:
         records = {record.run_id: record for record in read_records(RUNS)}
-        trials = read_trials(STUDIES / "trials.csv", records)
+        trials = read_trials(STUDIES / name / TRIALS_FILE, records)
         published = {run_id: (record.status, record) for run_id, record in records.items()}
         published |= {one.run_id: (one.status, one.record) for one in trials}
     return StudyState(plan, Path(config.paths.outputs) / name, published)

@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     parser.add_argument("--replace", action="store_true", help="replace records of other numbers")
     parser.add_argument("--any-recipe", action="store_true", help="runs with overrides too")
     parser.add_argument(
-        "--study", action="store_true", help="the runs of make study, and its table"
+        "--study", action="store_true", help="the runs of make study, and its tables"
     )
     options = parser.read(arguments)
     records, refused = find_candidates(options.outputs)
@@ -69,7 +69,8 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     if any(one.outcome == REFUSED for one in [*done, *refused]):
         return 1
     if options.study:
-        print(f"wrote {publish_trials(options.outputs, root / 'results')}")
+        for path in publish_trials(options.outputs, root / "results"):
+            print(f"wrote {path}")
     return 0
 
 

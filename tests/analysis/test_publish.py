@@ -164,7 +164,7 @@ def test_a_study_is_published_with_its_table_or_not_at_all(root, capsys):
     (root / "outputs" / "study").mkdir()
     (root / "outputs" / "study" / "trials.csv").write_text(text + lost)
     assert main(["--study"], root) == 0
-    table = root / "results" / "studies" / "trials.csv"
+    table = root / "results" / "studies" / "study" / "trials.csv"
     assert table.read_text() == text + lost
     assert [read_record(path).run_id for path in published(root)] == [other["run_id"]]
     table.unlink()

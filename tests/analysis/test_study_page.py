@@ -21,7 +21,8 @@ NOWHERE = Path("nowhere")
 
 
 def page_of(trials: list[TrialResult], remarks: Remarks | None = None) -> str:
-    return render_study(trials, study_results(trials, NOWHERE), remarks or Remarks())
+    results = study_results(trials, NOWHERE)
+    return render_study(trials, results, remarks or Remarks(), Path("curves"))
 
 
 @pytest.fixture
@@ -96,13 +97,18 @@ def test_the_page_of_own_runs(tmp_path: Path):
     page = write_study(tmp_path, records, memory).read_text()
     assert "Written by `make study` from its own runs" in page
     assert "NovoGrad's state as a part of Adam's: A 1.000." in page
-    assert "](studies/initialisation.svg)" in page
-    assert (tmp_path / "studies" / "initialisation.svg").exists()
+    assert "](curves/initialisation.svg)" in page
+    assert (tmp_path / "curves" / "initialisation.svg").exists()
 
 
 def test_every_published_trial_has_its_record():
     records = {record.run_id: record for record in read_records(RESULTS / "runs")}
-    trials = read_trials(RESULTS / "studies" / "trials.csv", records)
+    trials = [
+        one
+        for file in sorted((RESULTS / "studies").glob("*/trials.csv"))
+        for one in read_trials(file, records)
+    ]
+    assert trials
     assert all(one.value is not None for one in trials if one.status == "finished")
 
 
