@@ -43,6 +43,7 @@ def wait_for(pattern: str, folder: Path, process) -> Path:
 # Stop signals
 
 
+@pytest.mark.timeout(900)  # five launches, on a machine that may be busy
 def test_a_lost_worker_then_ctrl_c_then_two_requests_in_a_row_then_to_the_end(
     undisturbed, tmp_path
 ):
