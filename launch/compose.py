@@ -158,15 +158,21 @@ def _read_overrides(overrides: list[str], problems: list[str]) -> _Given:
 
 def _parse(text: str, problems: list[str]) -> Any:
     """Hydra's Override; None after adding to `problems`."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
     try:
-        return OverridesParser.create().parse_override(text)
+        return _parser().parse_override(text)
     except HydraException:
         wanted = "write key=value, without spaces around =; quote other signs: \"key='a, b'\""
         problems.append(f"{text!r} can't be read: {wanted}")
         return None
+
+
+@lru_cache(maxsize=1)
+def _parser() -> Any:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    return OverridesParser.create()
 
 
 def _no_sweep(override: Any, *, is_text: bool) -> str:
@@ -180,9 +186,9 @@ def _no_sweep(override: Any, *, is_text: bool) -> str:
 def _exists(override: Any, folders: Sequence[Path], problems: list[str]) -> bool:
     """Whether a group has this option."""
     group, option = override.key_or_group, str(override.value())
-    known = options_of(group, folders)
     if text_of(f"{group}/{option}", folders):
         return True
+    known = options_of(group, folders)
     problems.append(f"{group}={option} does not exist{nearest_option(option, known)}")
     return False
 
@@ -240,11 +246,18 @@ def _in_one_line(problem: BaseException) -> str:
 
 @lru_cache(maxsize=512)  # a sweep composes the same groups again and again
 def _compose_groups(configs: Path, folders: tuple[Path, ...], groups: tuple[str, ...]) -> Any:
-    """The files of some groups, merged by Hydra."""
-    from hydra import compose as hydra_compose
+    """The files of some groups, merged by Hydra: its `compose` without the settings of its own."""
+    from hydra._internal.defaults_list import create_defaults_list
+    from omegaconf import OmegaConf
 
-    with _hydra(configs):
-        return hydra_compose("run", [*groups, *searching(*folders)])
+    with _hydra(configs) as loader:
+        given, files = loader._parse_overrides_and_create_caching_repo(
+            "run", [*groups, *searching(*folders)]
+        )
+        found = create_defaults_list(files, "run", given, prepend_hydra=False, skip_missing=False)
+        config = loader._compose_config_from_defaults_list(found.defaults, files)
+    OmegaConf.set_struct(config, True)
+    return config
 
 
 def _resolve(config: Any) -> dict[str, Any]:
@@ -323,6 +336,8 @@ def multirun_values(override: str, folders: Sequence[Path] = ()) -> tuple[str, l
     interval is the text that names it in a search. A plain override has one value, and one that
     removes a key has none.
     """
+    from hydra.core.override_parser.types import Glob
+
     problems: list[str] = []
     parsed = _parse(override, problems)
     if parsed is None:
@@ -336,17 +351,11 @@ def multirun_values(override: str, folders: Sequence[Path] = ()) -> tuple[str, l
     if parsed.is_interval_sweep():
         kind = "log" if "log" in value.tags else "uniform"
         return key, f"{kind}({value.start!r}, {value.end!r})"
-    if isinstance(parsed._value, _glob()):
+    if isinstance(parsed._value, Glob):
         return key, _matching(parsed, folders)
     value.shuffle = False  # the scheduler chooses the order
     texts = list(parsed.sweep_string_iterator())
     return key, [_parse(f"key={text}", problems).value() for text in texts]
-
-
-def _glob() -> type:
-    from hydra.core.override_parser.types import Glob
-
-    return Glob
 
 
 def _matching(parsed: Any, folders: Sequence[Path]) -> list[str]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import torch
 if not os.environ.get("DATA_ROOT"):  # an empty one counts as unset, here and in configs/small_data
     os.environ.pop("DATA_ROOT", None)
 
+# As in a terminal, also where nohup or a shell's background job has them ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # These folders have the longest tests: first, so that no core waits for one at the end.
 LONGEST = ("scripts", "launch", "hollow_cuda", "engine", "optim")

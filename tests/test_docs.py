@@ -40,10 +40,10 @@ COMMANDS = sorted({(page.name, one) for page in PAGES for one in shown_commands(
 
 def script_calls(command: str) -> list[list[str]]:
     """The calls of scripts behind a command, each as [script, argument, …]."""
-    words = shlex.split(command)
-    if "make" in words:
+    parts = shlex.split(command)
+    if "make" in parts:
         done = subprocess.run(
-            ["make", "-n", *words[words.index("make") + 1 :]],
+            ["make", "-n", *parts[parts.index("make") + 1 :]],
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -53,10 +53,10 @@ def script_calls(command: str) -> list[list[str]]:
         lines = [line for line in done.stdout.splitlines() if "-m scripts." in line]
         calls = [shlex.split(line) for line in lines]
     else:
-        calls = [words]
+        calls = [parts]
     found = []
     for call in calls:
-        at = next(i for i, word in enumerate(call) if word.startswith("scripts."))
+        at = next(i for i, part in enumerate(call) if part.startswith("scripts."))
         found.append([call[at].removeprefix("scripts."), *call[at + 1 :]])
     return [call for call in found if call[0] != "build_kernels"]
 

@@ -37,16 +37,16 @@ def undisturbed_pair(base):
     return base / "pair"
 
 
-def slurm(*words: str) -> str:
-    return ask(dict(os.environ), *words)
+def slurm(*command: str) -> str:
+    return ask(dict(os.environ), *command)
 
 
-def spec(folder: Path, *words: str):
-    return make_run_spec([*command(folder, *words)[3:], "cluster=slurm", "cluster.time=10"])
+def spec(folder: Path, *overrides: str):
+    return make_run_spec([*command(folder, *overrides)[3:], "cluster=slurm", "cluster.time=10"])
 
 
-def queue(folder: Path, *words: str) -> tuple[str, Path]:
-    run = spec(folder, *words)
+def queue(folder: Path, *overrides: str) -> tuple[str, Path]:
+    run = spec(folder, *overrides)
     (job,) = submit([run], run.config.cluster)
     return job, run.folder
 
@@ -94,11 +94,11 @@ def same_end(one: Path, other: Path) -> None:
 def test_two_nodes_end_as_one(undisturbed_pair, base):
     job, run = queue(base / "nodes", *PAIR, "hardware.nodes=2")
     ended = wait_for_end(job)
-    words = log(run, job)
-    assert ended["JobState"] == "COMPLETED", words
+    printed = log(run, job)
+    assert ended["JobState"] == "COMPLETED", printed
     assert ended["NodeList"] == "n[0-1]"
-    assert "2 × cpu on 2 nodes" in words
-    assert "Traceback" not in words
+    assert "2 × cpu on 2 nodes" in printed
+    assert "Traceback" not in printed
     same_end(undisturbed_pair, base / "nodes")
 
 
@@ -128,8 +128,8 @@ def test_a_run_out_of_time_and_preempted_ends_as_an_undisturbed_one(undisturbed_
 
 
 def test_what_fails_or_is_cancelled_is_not_queued_again(base, capsys):
-    words = ("optimizer.lr=1e30", "experiment=imagenet/sgd_100ep", "decay.apply_to=all")
-    failing, _ = queue(base / "failing", *words)
+    overrides = ("optimizer.lr=1e30", "experiment=imagenet/sgd_100ep", "decay.apply_to=all")
+    failing, _ = queue(base / "failing", *overrides)
     run = spec(base / "cancelled", "budget='1000 epochs'")
     (job,) = submit([run, run], run.config.cluster)
     wait_for_step(run.folder, 1, job)
@@ -146,13 +146,13 @@ def test_what_fails_or_is_cancelled_is_not_queued_again(base, capsys):
 def test_ten_jobs_share_eight_gpus(base):
     """Never more at once than there are, and none for two at a time."""
     book = base / "gpus.txt"
-    words = f"$SLURM_JOB_ID $SLURM_JOB_GPUS $CUDA_VISIBLE_DEVICES >> {book}"
+    entry = f"$SLURM_JOB_ID $SLURM_JOB_GPUS $CUDA_VISIBLE_DEVICES >> {book}"
     runs = [spec(base / "many", "budget='2 steps'", f"seed={seed}") for seed in range(10)]
     cluster = replace(
         runs[0].config.cluster,
         gpus_per_node=1,
         array_parallelism=10,
-        setup=[f"echo begins {words}", f"trap 'echo ends {words}' EXIT"],
+        setup=[f"echo begins {entry}", f"trap 'echo ends {entry}' EXIT"],
         options={"nodelist": "n0"},
     )
     jobs = submit(runs, cluster)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -82,11 +83,15 @@ def ask_to_stop_at(group: Group, folder: str, step: int) -> None:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    folders = {}
-    for world in (1, 2, 4):
-        folders[world] = tmp_path_factory.mktemp(f"straight{world}")
-        run_world(world, finish, str(folders[world]))
-    return folders
+    """The folder of a run by its number of processes, made when it is asked for."""
+
+    @cache
+    def made(world: int) -> Path:
+        folder: Path = tmp_path_factory.mktemp(f"straight{world}")
+        run_world(world, finish, str(folder))
+        return folder
+
+    return made
 
 
 def assert_same_run(folder: Path, other: Path) -> None:
@@ -100,7 +105,7 @@ def assert_same_run(folder: Path, other: Path) -> None:
 @pytest.mark.parametrize("world", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_killed_at_random_steps(undisturbed, world, tmp_path):
     """Twice in the same run."""
-    kill_and_finish(undisturbed[world], world, tmp_path, random.Random(world), times=2)
+    kill_and_finish(undisturbed(world), world, tmp_path, random.Random(world), times=2)
 
 
 @pytest.mark.slow
@@ -108,7 +113,7 @@ def test_killed_at_random_steps(undisturbed, world, tmp_path):
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_killed_at_many_random_steps(undisturbed, world, attempt, tmp_path):
     draw = random.Random(100 * world + attempt)
-    kill_and_finish(undisturbed[world], world, tmp_path, draw, times=1)
+    kill_and_finish(undisturbed(world), world, tmp_path, draw, times=1)
 
 
 def kill_and_finish(
@@ -127,7 +132,7 @@ def kill_and_finish(
 def test_stopped_on_request(undisturbed, world, step, tmp_path):
     run_world(world, ask_to_stop_at, str(tmp_path), step)
     run_world(world, finish, str(tmp_path))
-    assert_same_run(tmp_path, undisturbed[world])
+    assert_same_run(tmp_path, undisturbed(world))
 
 
 def test_another_number_of_processes_goes_on_with_the_same_samples(tmp_path):

@@ -54,8 +54,8 @@ def test_a_batch_stays_whole():
     assert problems == ["multiply.batch=0.333333 makes no whole batch of 8192: 2730.67"]
 
 
-def plan_of(experiment: str, scale: str, *words: str) -> Plan:
-    config = read_config(compose([f"experiment={experiment}", f"scale={scale}", *words]))
+def plan_of(experiment: str, scale: str, *overrides: str) -> Plan:
+    config = read_config(compose([f"experiment={experiment}", f"scale={scale}", *overrides]))
     return make_plan(config, "image", IMAGES[scale] // config.batch.global_size, 1)
 
 
@@ -95,10 +95,10 @@ def test_the_users_own_values_are_not_multiplied():
     assert plan_of(name, "short", "multiply.epochs=0.06").steps == 6 * 781
 
 
-@pytest.mark.parametrize("word", ["multiply.epoch=1", "multiply.batch=many", "multiply=3"])
-def test_bad_factors_are_named(word):
+@pytest.mark.parametrize("override", ["multiply.epoch=1", "multiply.batch=many", "multiply=3"])
+def test_bad_factors_are_named(override):
     with pytest.raises(ConfigProblem, match="multiply"):
-        compose(["experiment=imagenet/novograd_100ep", "scale=mini", word])
+        compose(["experiment=imagenet/novograd_100ep", "scale=mini", override])
 
 
 def test_optimizers_may_have_rates_of_their_own():

@@ -104,6 +104,8 @@ def _stubs() -> str:
     return f'extern "C" {{\n{stubs}}}\n'
 
 
-def _run(*words: object) -> None:
-    done = subprocess.run([str(w) for w in words], capture_output=True, text=True, check=False)
+def _run(*command: object) -> None:
+    done = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr

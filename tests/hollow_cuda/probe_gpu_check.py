@@ -35,5 +35,5 @@ def main(folder: Path, rows: list[str], overrides: list[str]) -> None:
 
 
 if __name__ == "__main__":  # the processes that measure NCCL import this file, too
-    given = [word for word in sys.argv[2:] if "=" in word]
-    main(Path(sys.argv[1]), [word for word in sys.argv[2:] if word not in given], given)
+    given = [one for one in sys.argv[2:] if "=" in one]
+    main(Path(sys.argv[1]), [one for one in sys.argv[2:] if one not in given], given)

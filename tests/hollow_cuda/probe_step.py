@@ -60,9 +60,9 @@ class Attention(TorchDispatchMode):
 
 
 def main() -> None:
-    words = [word for word in sys.argv[1:] if word != "--no-waits"]
-    rows = [word for word in words[1:] if "=" not in word.partition(",")[0]]
-    overrides = [f"hardware={words[0]}", *(word for word in words[1:] if word not in rows)]
+    arguments = [one for one in sys.argv[1:] if one != "--no-waits"]
+    rows = [one for one in arguments[1:] if "=" not in one.partition(",")[0]]
+    overrides = [f"hardware={arguments[0]}", *(one for one in arguments[1:] if one not in rows)]
     dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=WORLD)
     AdaptiveSoftmax.route = routes_of_real_text(AdaptiveSoftmax.route)  # type: ignore[method-assign]
     hollow.answer({row: probe([*f"experiment={row}".split(","), *overrides]) for row in rows})

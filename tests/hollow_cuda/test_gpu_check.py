@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from launch.gpu_check import LARGE_ROWS, OPTIMIZERS, ROWS
-from tests.hollow_cuda.conftest import ROOT, HollowCuda
+from scripts import gpu_check
+from tests.hollow_cuda.conftest import HollowCuda
 
 pytestmark = pytest.mark.timeout(900)  # programs of many seconds, on a machine that may be busy
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_is_one_line_and_status_2() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "scripts.gpu_check"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1
+def test_without_a_gpu_it_is_one_line_and_status_2(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["gpu_check"])
+    assert gpu_check.main() == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert len(output.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -41,8 +37,8 @@ def test_its_code_runs_through_on_a_hollow_gpu(
     hollow_cuda: HollowCuda, tmp_path: Path, scale: str, rows: tuple[str, ...], gpus: int
 ) -> None:
     """Numbers mean nothing there; that the CPU's are missed must be noticed."""
-    words = (str(tmp_path), *rows, f"scale={scale}", f"paths.data={tmp_path / 'data'}")
-    found = hollow_cuda.ask("tests.hollow_cuda.probe_gpu_check", *words, gpus=gpus)
+    arguments = (str(tmp_path), *rows, f"scale={scale}", f"paths.data={tmp_path / 'data'}")
+    found = hollow_cuda.ask("tests.hollow_cuda.probe_gpu_check", *arguments, gpus=gpus)
     record = found["record"]
     tasks = {task for task, row in ROWS.items() if row in rows}
     assert set(record["memory"]) == set(rows)

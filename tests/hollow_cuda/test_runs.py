@@ -21,7 +21,7 @@ ROWS = ("imagenet/novograd_100ep", "librispeech/novograd", "wmt14/novograd", "wi
 EIGHT_MICRO_BATCHES = dict(zip(ROWS, ((64, 8), (16, 2), (2048, 256), (1024, 128)), strict=True))
 
 
-def arguments(folder: Path, row: str, *more: str) -> list[str]:
+def smoke_overrides(folder: Path, row: str, *more: str) -> list[str]:
     paths = [f"paths.data={folder / 'data'}", f"paths.outputs={folder / 'outputs'}"]
     quick = ["scale=smoke", "hardware=gpu", "hardware.data_workers=1"]
     return [f"experiment={row}", *quick, *paths, *more]
@@ -42,7 +42,7 @@ def test_a_run_ends_with_its_record(
     size = [f"batch.global_size={whole}", f"batch.micro={micro}"] if gpus == 8 else []
     done = hollow_cuda.run(
         "scripts.launch",
-        *arguments(tmp_path, row, "budget='6 steps'", "evaluation.every='3 steps'", *size),
+        *smoke_overrides(tmp_path, row, "budget='6 steps'", "evaluation.every='3 steps'", *size),
         more={"PYTHONPATH": SITE},
         gpus=gpus,
     )
@@ -56,10 +56,10 @@ def test_a_run_ends_with_its_record(
     assert {"speed/data_wait", "gpu/peak_memory_gb"} <= set(logged[-1])
 
 
-def stop_after_some_steps(hollow_cuda: HollowCuda, words: list[str]) -> list[str]:
+def stop_after_some_steps(hollow_cuda: HollowCuda, overrides: list[str]) -> list[str]:
     """What a run prints that is asked to stop as soon as it has logged a row."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "scripts.launch", *words],
+        [sys.executable, "-m", "scripts.launch", *overrides],
         cwd=ROOT,
         env=hollow_cuda.environment(gpus=2) | {"PYTHONPATH": SITE},
         stdout=subprocess.PIPE,
@@ -82,11 +82,11 @@ def stop_after_some_steps(hollow_cuda: HollowCuda, words: list[str]) -> list[str
 @pytest.mark.slow
 def test_a_stopped_run_resumes_on_gpus(hollow_cuda: HollowCuda, tmp_path: Path) -> None:
     """Transformer-XL's: carries come from both GPUs, and are written in the background."""
-    words = arguments(tmp_path, "wikitext103/novograd", "budget='20000 steps'")
-    stop_after_some_steps(hollow_cuda, words)
+    overrides = smoke_overrides(tmp_path, "wikitext103/novograd", "budget='20000 steps'")
+    stop_after_some_steps(hollow_cuda, overrides)
     reached = json.loads((run_folder(tmp_path) / "status.json").read_text())["step"]
     assert reached > 0
-    printed = stop_after_some_steps(hollow_cuda, words)
+    printed = stop_after_some_steps(hollow_cuda, overrides)
     assert any(f"at step {reached} of 20000" in line for line in printed)
     assert json.loads((run_folder(tmp_path) / "status.json").read_text())["step"] > reached
 
@@ -95,7 +95,9 @@ def test_a_stopped_run_resumes_on_gpus(hollow_cuda: HollowCuda, tmp_path: Path) 
 def test_out_of_memory_names_what_can_be_set(hollow_cuda: HollowCuda, tmp_path: Path) -> None:
     done = hollow_cuda.run(
         "scripts.launch",
-        *arguments(tmp_path, "librispeech/novograd", "batch.micro=32", "batch.global_size=64"),
+        *smoke_overrides(
+            tmp_path, "librispeech/novograd", "batch.micro=32", "batch.global_size=64"
+        ),
         more={"PYTHONPATH": SITE},
         gpus=2,
         gigabytes=0.02,
@@ -110,8 +112,8 @@ def test_shared_memory_that_is_too_small_ends_the_launch(
     hollow_cuda: HollowCuda, tmp_path: Path
 ) -> None:
     batch = ["batch.micro=65536", "batch.global_size=131072", "hardware.data_workers=1024"]
-    words = arguments(tmp_path, "imagenet/novograd_100ep", *batch)
-    done = hollow_cuda.run("scripts.launch", *words, gpus=2)
+    overrides = smoke_overrides(tmp_path, "imagenet/novograd_100ep", *batch)
+    done = hollow_cuda.run("scripts.launch", *overrides, gpus=2)
     assert done.returncode == 2
     assert "--shm-size=" in done.stderr
     assert "hardware.data_workers=" in done.stderr

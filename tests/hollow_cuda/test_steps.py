@@ -87,8 +87,8 @@ def test_the_fused_optimizer_launches_three_kernels(hollow_cuda: HollowCuda) -> 
 def test_every_row_of_the_paper_steps(hollow_cuda: HollowCuda, task: str, capability: int) -> None:
     """And evaluates a batch, beam search included; no device, no dtype is wrong."""
     rows = [row for row in ROWS if row.startswith(task)]
-    words = ("--no-waits", HARDWARE[capability], *rows)
-    steps = hollow_cuda.ask(PROBE, *words, gpus=8, capability=capability)
+    arguments = ("--no-waits", HARDWARE[capability], *rows)
+    steps = hollow_cuda.ask(PROBE, *arguments, gpus=8, capability=capability)
     allowed = OVERFLOW_WAITS if capability < 80 else 0
     allowed += SPEECH_WAITS if task == "librispeech" else 0
     assert {row: step["waits"] for row, step in steps.items() if step["waits"] != allowed} == {}

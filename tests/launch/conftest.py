@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from tests.launch.launching import launch, started
+from tests.launch.launching import start, started
 from tests.launch.trained_models import smoke_run
 
 
@@ -39,7 +39,7 @@ def undisturbed_pair(
 
 
 def made_once(
-    factory: pytest.TempPathFactory, name: str, *words: str
+    factory: pytest.TempPathFactory, name: str, *overrides: str
 ) -> tuple[Path, subprocess.CompletedProcess[str]]:
     base = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -47,9 +47,10 @@ def made_once(
     folder, output = base / name, base / f"{name}.txt"
     with FileLock(base / f"{name}.lock"):
         if not output.exists():
-            done = launch(folder, *words)
-            assert done.returncode == 0, done.stderr
-            output.write_text(done.stdout)
+            process = start(folder, *overrides)
+            printed = process.communicate()[0]
+            assert process.returncode == 0, printed
+            output.write_text(printed)
     return folder, subprocess.CompletedProcess([], 0, output.read_text())
 
 

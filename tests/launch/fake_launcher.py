@@ -1,6 +1,6 @@
-"""`python fake_launcher.py ORDERS [word …]`: behaves like a launcher, in milliseconds.
+"""`python fake_launcher.py ORDERS [override …]`: behaves like a launcher, in milliseconds.
 
-ORDERS is a JSON file that says for the words of a run where its files go and what is to happen:
+ORDERS is a JSON file that says for the overrides of a run where its files go and what is to happen:
 "finish", "fail" or "diverge". A run counts its steps, saves when it is asked to stop and goes on
 from there, so that its result is wrong if a step is lost or made twice. When it began and ended,
 and what it saw of the machine, goes to the folder "events" beside ORDERS.
@@ -20,9 +20,9 @@ from typing import Any
 stopped = False
 
 
-def key_of(words: list[str]) -> str:
-    """What a run is known by: its words without the threads that it is given."""
-    return " ".join(word for word in words if not word.startswith("hardware.threads="))
+def key_of(overrides: list[str]) -> str:
+    """What a run is known by: its overrides without the threads that it is given."""
+    return " ".join(one for one in overrides if not one.startswith("hardware.threads="))
 
 
 def main() -> int:

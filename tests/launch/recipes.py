@@ -7,24 +7,23 @@ recipes, and commit the difference, which then shows which ones.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
-from engine.config import SCALES, read_config, recipe_fingerprint
+from engine.config import SCALES, RunConfig, read_config, recipe_fingerprint
 from launch.compose import compose, options_of
 
 FROZEN = Path(__file__).with_name("fingerprints.json")
 
 
-def fingerprints() -> dict[str, str]:
+def recipes() -> Iterator[tuple[str, RunConfig]]:
     """By `experiment scale`."""
-    return {
-        f"{experiment} {scale}": recipe_fingerprint(
-            read_config(compose([f"experiment={experiment}", f"scale={scale}"]))
-        )
-        for experiment in options_of("experiment")
-        for scale in SCALES
-    }
+    for experiment in options_of("experiment"):
+        for scale in SCALES:
+            raw = compose([f"experiment={experiment}", f"scale={scale}"])
+            yield f"{experiment} {scale}", read_config(raw)
 
 
 if __name__ == "__main__":
-    FROZEN.write_text(json.dumps(fingerprints(), indent=0, sort_keys=True) + "\n")
+    found = {name: recipe_fingerprint(config) for name, config in recipes()}
+    FROZEN.write_text(json.dumps(found, indent=0, sort_keys=True) + "\n")

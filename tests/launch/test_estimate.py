@@ -15,11 +15,16 @@ from launch.run_spec import RunSpec, make_run_spec
 from launch.scheduler import Job
 
 
+@pytest.fixture(scope="module")
+def any_spec(tmp_path_factory: pytest.TempPathFactory) -> RunSpec:
+    overrides = ["experiment=imagenet/novograd_100ep", "scale=smoke", "hardware=cpu"]
+    return make_run_spec([*overrides, f"paths.data={tmp_path_factory.mktemp('data')}"])
+
+
 @pytest.fixture
-def spec(tmp_path_factory: pytest.TempPathFactory) -> RunSpec:
-    paths = [f"paths.{name}={tmp_path_factory.mktemp(name)}" for name in ("data", "outputs")]
-    given = ["experiment=imagenet/novograd_100ep", "scale=smoke", "hardware=cpu"]
-    return make_run_spec([*given, *paths], need_data=True)
+def spec(any_spec: RunSpec, tmp_path: Path) -> RunSpec:
+    paths = replace(any_spec.config.paths, outputs=str(tmp_path))
+    return replace(any_spec, config=replace(any_spec.config, paths=paths))
 
 
 def runs(spec: RunSpec, number: int) -> list[RunSpec]:

@@ -55,6 +55,7 @@ def test_an_evaluation_has_the_numbers_of_the_run_on_one_and_two_processes(
     assert state_of(run) == before
 
 
+@pytest.mark.slow  # four interpreters that import torch
 @pytest.mark.parametrize("run", ["librispeech"], indirect=True)
 def test_the_command_on_two_processes(run: Path):
     """Torchrun and all; the file is beside the run."""

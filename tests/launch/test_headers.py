@@ -11,7 +11,6 @@ from launch.run_spec import make_run_spec
 from tests.launch.headers import HARDWARE, header_lines, paper_line, path_of, rewritten
 
 EXPERIMENTS = options_of("experiment")
-ONE_OF_EACH_TASK = ["imagenet/sgd_200ep", "librispeech/adam", "wikitext103/adam", "wmt14/adamw"]
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
@@ -22,8 +21,9 @@ def test_table_paper_and_command(experiment):
     assert head.endswith(f"\n#   python -m scripts.launch experiment={experiment}\n")
 
 
-@pytest.mark.parametrize("experiment", ONE_OF_EACH_TASK)
-def test_hours_are_those_of_the_plan(experiment):
+def test_hours_are_those_of_the_plan():
+    """Of one experiment; a slow test has all of them."""
+    experiment = "imagenet/sgd_200ep"
     lines = header_lines(experiment, Estimator([]))
     assert rewritten(path_of(experiment).read_text(), lines) == path_of(experiment).read_text()
     overrides = [f"experiment={experiment}", "scale=paper", f"hardware={HARDWARE}"]

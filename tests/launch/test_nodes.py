@@ -29,13 +29,13 @@ from tests.launch.launching import (
 )
 
 
-def start_nodes(folder: Path, *words: str) -> list[subprocess.Popen[str]]:
+def start_nodes(folder: Path, *overrides: str) -> list[subprocess.Popen[str]]:
     """A launcher for each of two nodes, as a user calls them."""
     place = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
     nodes = []
     for rank in ("0", "1"):
         node = subprocess.Popen(
-            command(folder, "hardware.processes=2", *words, "hardware.nodes=2"),
+            command(folder, "hardware.processes=2", *overrides, "hardware.nodes=2"),
             cwd=ROOT,
             env=os.environ | place | {"NODE_RANK": rank},
             stdout=subprocess.PIPE,
@@ -64,9 +64,9 @@ def test_two_nodes_stop_together(tmp_path):
     stop_second_node(tmp_path, ENDLESS)
 
 
-def stop_second_node(folder: Path, *words: str) -> None:
+def stop_second_node(folder: Path, *overrides: str) -> None:
     """The one that does not hold the run's folder."""
-    nodes = start_nodes(folder, *words)
+    nodes = start_nodes(folder, *overrides)
     wait_for_rows(folder, 1, nodes[0])
     pids = worker_pids(folder)
     nodes[1].send_signal(signal.SIGTERM)
@@ -74,8 +74,8 @@ def stop_second_node(folder: Path, *words: str) -> None:
     assert codes == [75, 75], output
     assert "2 × cpu on 2 nodes" in output[0]
     stopped = f"preempted: stopped on request after step {status(folder)['step']}, and saved"
-    assert all(stopped in words for words in output), output
-    assert not any("Traceback" in words for words in output)
+    assert all(stopped in text for text in output), output
+    assert not any("Traceback" in text for text in output)
     assert len(pids) == 2
     assert not any(map(is_alive, pids))
 
@@ -98,7 +98,7 @@ def test_a_killed_worker_of_the_second_node_is_replaced(undisturbed_pair, tmp_pa
     os.kill(worker_pid(tmp_path, 1), signal.SIGKILL)
     codes, output = wait_for_both(nodes)
     assert codes == [0, 0], output
-    assert all("a worker was lost; restart 1 of 3" in words for words in output)
+    assert all("a worker was lost; restart 1 of 3" in text for text in output)
     assert result(tmp_path) == result(undisturbed_pair[0])
 
 
@@ -120,15 +120,15 @@ def test_without_one_node_the_other_ends(tmp_path, lost):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("overrides", "message"),
     [
         (["hardware.nodes=2", "hardware.processes=5"], "5 = 2 × 2 + 1"),
         (["hardware.nodes=0"], "hardware.nodes must be at least 1"),
         (["hardware.nodes=2", "hardware.processes=2"], "NODE_RANK must be 0 to 1, not ''"),
     ],
 )
-def test_nodes_that_do_not_fit(words, message, capsys, monkeypatch):
+def test_nodes_that_do_not_fit(overrides, message, capsys, monkeypatch):
     monkeypatch.delenv("NODE_RANK", raising=False)
     good = ["experiment=imagenet/novograd_100ep", "scale=smoke", "hardware=cpu"]
-    assert launcher.main([*good, *words]) == 2
+    assert launcher.main([*good, *overrides]) == 2
     assert message in capsys.readouterr().err

@@ -24,8 +24,8 @@ EIGHT = [str(number) for number in range(8)]
 
 @pytest.fixture(scope="module")
 def spec() -> RunSpec:
-    words = ["experiment=imagenet/novograd_100ep", "scale=smoke", "hardware=cpu"]
-    return make_run_spec(words, need_data=False)
+    overrides = ["experiment=imagenet/novograd_100ep", "scale=smoke", "hardware=cpu"]
+    return make_run_spec(overrides, need_data=False)
 
 
 def make_jobs(spec: RunSpec, folder: Path, number: int) -> list[Job]:

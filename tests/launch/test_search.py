@@ -48,8 +48,8 @@ def test_a_space_with_few_points_is_no_endless_search():
 
 
 def test_ranges_are_read():
-    words = ["experiment=imagenet/novograd_100ep", "scale=smoke", "search=random", "trials=3"]
-    found, _ = read_sweep([*words, "multiply.lr=log(0.1,10)", "init_gain=uniform(0.5, 2)"])
+    arguments = ["experiment=imagenet/novograd_100ep", "scale=smoke", "search=random", "trials=3"]
+    found, _ = read_sweep([*arguments, "multiply.lr=log(0.1,10)", "init_gain=uniform(0.5, 2)"])
     assert found.axes == RANGES
     assert (found.search, found.trials, found.along) == ("random", 3, "multiply.lr")
 

@@ -51,7 +51,7 @@ def slurm(tmp_path, monkeypatch):
     return folder
 
 
-def words(folder: Path, *more: str) -> list[str]:
+def arguments(folder: Path, *more: str) -> list[str]:
     # The data are made once for all tests.
     paths = [f"paths.outputs={folder / 'outputs'}", f"paths.data={folder.parent / 'data'}"]
     fixed = ["experiment=imagenet/novograd_100ep", "scale=smoke", "cluster=slurm"]
@@ -69,7 +69,7 @@ def two_nodes(tmp_path_factory) -> dict[str, Any]:
     """A whole configuration."""
     given = ("cluster=local", "hardware.nodes=2", "hardware.processes=2")
     folder = tmp_path_factory.mktemp("two_nodes")
-    return asdict(make_run_spec(words(folder, *given), need_data=False).config)
+    return asdict(make_run_spec(arguments(folder, *given), need_data=False).config)
 
 
 def test_a_run_is_submitted_once(slurm, tmp_path, capsys):
@@ -77,7 +77,7 @@ def test_a_run_is_submitted_once(slurm, tmp_path, capsys):
     more += ["cluster.partition=gpu", "cluster.gpus_per_node=2", "cluster.mem=64G"]
     more += ["cluster.signal_before_s=90", "cluster.setup=[module load cuda]"]
     more += ["cluster.options={constraint: a100}", "batch.global_size=128"]
-    assert main(words(tmp_path, *more)) == 0
+    assert main(arguments(tmp_path, *more)) == 0
     output = capsys.readouterr().out
     folder = tmp_path / "outputs" / "cluster"
     assert f"is job 41, log {folder}/41_0_log.out" in output
@@ -101,13 +101,13 @@ def test_a_run_is_submitted_once(slurm, tmp_path, capsys):
 
     (slurm / "queue").write_text("40\n41\n")
     (slurm / "script").unlink()
-    assert main(words(tmp_path, *more)) == 0
+    assert main(arguments(tmp_path, *more)) == 0
     assert "is job 41 already" in capsys.readouterr().out
     assert not (slurm / "script").exists()
 
 
 def test_many_become_an_array_without_those_that_are_there(slurm, tmp_path, capsys):
-    runs = [make_run_spec(words(tmp_path, f"seed={seed}")) for seed in range(4)]
+    runs = [make_run_spec(arguments(tmp_path, f"seed={seed}")) for seed in range(4)]
     for run in runs[:2]:
         run.folder.mkdir(parents=True)
     write_status(runs[0].folder, "finished", "")
@@ -125,17 +125,17 @@ def test_many_become_an_array_without_those_that_are_there(slurm, tmp_path, caps
 
 def test_a_sweep_becomes_an_array(slurm, tmp_path, capsys):
     grid = ["optimizer.lr=0.01,0.02", "seed=0,1"]
-    assert sweep.main([*words(tmp_path), *grid]) == 0
+    assert sweep.main([*arguments(tmp_path), *grid]) == 0
     assert "4 runs submitted" in capsys.readouterr().out
     assert options(slurm)["array"].startswith("0-3")
     search = ["search=optuna", "trials=2", "multiply.lr=log(0.1,10)"]
-    assert sweep.main([*words(tmp_path), *search]) == 2
+    assert sweep.main([*arguments(tmp_path), *search]) == 2
     assert "use search=random" in capsys.readouterr().err
 
 
 def test_a_cluster_is_no_science(tmp_path):
-    one = make_run_spec(words(tmp_path), need_data=False)
-    other = words(tmp_path, "cluster=local", "hardware.processes=2", "hardware.nodes=2")
+    one = make_run_spec(arguments(tmp_path), need_data=False)
+    other = arguments(tmp_path, "cluster=local", "hardware.processes=2", "hardware.nodes=2")
     assert make_run_spec(other, need_data=False).run_id == one.run_id
 
 
@@ -155,25 +155,25 @@ def test_a_cluster_is_no_science(tmp_path):
     ],
 )
 def test_what_slurm_or_we_refuse(slurm, tmp_path, capsys, more, message):
-    assert main(words(tmp_path, *more)) == 2
+    assert main(arguments(tmp_path, *more)) == 2
     assert message in capsys.readouterr().err
 
 
 def test_without_slurm(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert main(words(tmp_path)) == 2
+    assert main(arguments(tmp_path)) == 2
     assert "no squeue on this machine" in capsys.readouterr().err
 
 
 def test_gpus_that_this_machine_does_not_have(slurm, tmp_path):
     more = ("hardware=gpu", "hardware.device=cuda", "hardware.nodes=2", "batch.global_size=512")
-    config = make_run_spec(words(tmp_path, *more, "cluster.gpus_per_node=8")).config
+    config = make_run_spec(arguments(tmp_path, *more, "cluster.gpus_per_node=8")).config
     assert (config.hardware.device, config.hardware.processes) == ("cuda", 16)
-    run = make_run_spec(words(tmp_path, *more, "hardware.processes=4"))
+    run = make_run_spec(arguments(tmp_path, *more, "hardware.processes=4"))
     submit([run], run.config.cluster)
     assert options(slurm)["gpus-per-node"] == "2"
     with pytest.raises(ConfigProblem, match="set cluster"):
-        make_run_spec(words(tmp_path, *more))
+        make_run_spec(arguments(tmp_path, *more))
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from launch import standby
 from launch.compose import compose
-from launch.config_files import ROOT
+from scripts import train
 
 NOVOGRAD = ["experiment=imagenet/novograd_100ep", "scale=smoke"]
 
@@ -79,13 +79,9 @@ def test_only_a_run_of_one_process_here_gets_one(overrides, threads, monkeypatch
         standby.discard_standby()
 
 
-def test_a_worker_ends_quietly_when_its_launcher_has_no_run():
-    done = subprocess.run(
-        [sys.executable, "-m", "scripts.train", "--standby", "imagenet"],
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+def test_a_worker_ends_quietly_when_its_launcher_has_no_run(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["train", "--standby", "imagenet"])
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    with pytest.raises(SystemExit) as ended:
+        train.main()
+    assert (ended.value.code, *capsys.readouterr()) == (0, "", "")

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import time
@@ -42,17 +43,28 @@ def wait_for(pattern: str, folder: Path, process) -> Path:
 # Stop signals
 
 
-def test_ctrl_c_then_two_requests_in_a_row_then_to_the_end(undisturbed, tmp_path):
+@pytest.mark.timeout(900)  # five launches, on a machine that may be busy
+def test_a_lost_worker_then_ctrl_c_then_two_requests_in_a_row_then_to_the_end(
+    undisturbed, tmp_path
+):
     process = start(tmp_path)
     wait_for_rows(tmp_path, 2, process)
+    (killed,) = worker_pids(tmp_path)
+    os.kill(killed, signal.SIGKILL)
+    while worker_pids(tmp_path) == [killed]:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.01)
+    wait_for_rows(tmp_path, 3, process)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     output = process.communicate()[0]
     assert process.returncode == 75, output
+    assert "a worker was lost; restart 1 of 3" in output
     assert "Traceback" not in output
     stopped = status(tmp_path)
     assert stopped["status"] == "preempted"
     assert stopped["message"] == f"stopped on request after step {stopped['step']}, and saved"
     assert not any(map(is_alive, worker_pids(tmp_path)))
+    assert_damage_is_no_silent_restart(tmp_path)
 
     rows = len(read_rows(run_folder(tmp_path) / "metrics.jsonl"))
     process = start(tmp_path)
@@ -81,6 +93,17 @@ def test_ctrl_c_then_two_requests_in_a_row_then_to_the_end(undisturbed, tmp_path
     assert result(tmp_path) == result(undisturbed[0])
 
 
+def assert_damage_is_no_silent_restart(folder: Path) -> None:
+    copy = folder.with_name(f"{folder.name}-damaged")  # beside it, where the data is
+    shutil.copytree(folder, copy)
+    for file in (run_folder(copy) / "checkpoints").glob("*.pt"):
+        file.write_bytes(b"damaged")
+    done = launch(copy)
+    assert done.returncode == 3, done.stderr
+    assert "damaged" in done.stdout + done.stderr
+
+
+@pytest.mark.slow
 def test_a_request_before_the_workers_are_there_is_not_lost(tmp_path):
     """Of two processes, which torchrun starts: a single worker is there from the beginning."""
     process = start(tmp_path, ENDLESS, "hardware.processes=2")
@@ -213,9 +236,9 @@ def test_a_folder_that_cannot_be_written_to(tmp_path, capsys, kind):
         "below a file": tmp_path / "file" / "outputs",
         "not writable": Path("/sys/outputs"),  # not even for root
     }[kind]
-    words = ["experiment=imagenet/novograd_100ep", "scale=smoke", "hardware=cpu"]
-    words += [f"paths.data={tmp_path / 'data'}", f"paths.outputs={outputs}"]
-    assert launcher.main(words) == 2
+    overrides = ["experiment=imagenet/novograd_100ep", "scale=smoke", "hardware=cpu"]
+    overrides += [f"paths.data={tmp_path / 'data'}", f"paths.outputs={outputs}"]
+    assert launcher.main(overrides) == 2
     message = capsys.readouterr().err
     assert message.startswith(f"paths.outputs={outputs} can't be written to: ")
     assert len(message.splitlines()) == 1

@@ -131,7 +131,7 @@ def test_batches_are_scaled_with_the_papers_pairs():
 # The command line.
 
 
-def test_words_are_read_as_in_hydras_multirun():
+def test_overrides_are_read_as_in_hydras_multirun():
     assert multirun_values("seed=0,1,2") == ("seed", [0, 1, 2])
     assert multirun_values("optimizer.lr=choice(0.1,1e-3)") == ("optimizer.lr", [0.1, 1e-3])
     assert multirun_values("seed=range(1,4)") == ("seed", [1, 2, 3])
@@ -153,9 +153,9 @@ def test_words_are_read_as_in_hydras_multirun():
         multirun_values("experiment=glob(nothing*)")
     with pytest.raises(ConfigProblem, match="seed is no config group"):
         multirun_values("seed=glob(*)")
-    for word in ("seed", "seed=1 2="):
+    for override in ("seed", "seed=1 2="):
         with pytest.raises(ConfigProblem, match="can't be read"):
-            multirun_values(word)
+            multirun_values(override)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from typing import Any
 from unittest import mock
 
 import pytest
-import timm.optim
 import torch
 import yaml
 from torch import Tensor, nn
@@ -26,13 +25,20 @@ from tests.test_setup import ROOT
 LR, DECAY = 0.02, 0.1
 SOURCES: dict[str, Any] = {
     "adafactor": lambda ps: torch.optim.Adafactor(ps, lr=LR, weight_decay=DECAY),
-    "lamb": lambda ps: timm.optim.Lamb(ps, lr=LR, weight_decay=DECAY, max_grad_norm=None),
-    "lars": lambda ps: timm.optim.Lars(ps, lr=LR, weight_decay=DECAY, momentum=0.9),
-    "lion": lambda ps: timm.optim.Lion(ps, lr=LR, weight_decay=DECAY),
-    "muon": lambda ps: timm.optim.Muon(
+    "lamb": lambda ps: of_timm().Lamb(ps, lr=LR, weight_decay=DECAY, max_grad_norm=None),
+    "lars": lambda ps: of_timm().Lars(ps, lr=LR, weight_decay=DECAY, momentum=0.9),
+    "lion": lambda ps: of_timm().Lion(ps, lr=LR, weight_decay=DECAY),
+    "muon": lambda ps: of_timm().Muon(
         ps, lr=LR, weight_decay=DECAY, nesterov=True, ns_coefficients="original"
     ),
 }
+
+
+def of_timm() -> Any:
+    """Imported when it is needed: it takes seconds."""
+    return importlib.import_module("timm.optim")
+
+
 every_neighbour = pytest.mark.parametrize("name", SOURCES)
 
 

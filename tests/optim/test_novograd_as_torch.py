@@ -216,8 +216,9 @@ def test_grad_scaler_unscales_and_skips(implementation):
     assert_same(plain, scaled, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("options", [{}, {"amsgrad": True, "grad_averaging": True}])
-@pytest.mark.parametrize("foreach", [True, False])
+@pytest.mark.parametrize(
+    ("options", "foreach"), [({}, True), ({"amsgrad": True, "grad_averaging": True}, False)]
+)
 def test_compiled_step_is_one_graph_and_compiles_once(options, foreach):
     """Whatever the step and the learning rate, which has to be a tensor for that."""
     torch.compiler.reset()

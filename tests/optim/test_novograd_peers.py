@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
-import monai.optimizers
 import pytest
-import pytorch_optimizer
-import timm.optim
 import torch
-import torch_optimizer
 from torch import nn
 
 from optim import NovoGrad
 
-PEERS: dict[str, Any] = {
-    "timm": timm.optim.NvNovoGrad,
-    "torch-optimizer": torch_optimizer.NovoGrad,
-    "monai": monai.optimizers.Novograd,
-    "pytorch-optimizer": pytorch_optimizer.NovoGrad,
+PEERS = {  # imported when they are made: it takes seconds
+    "timm": ("timm.optim", "NvNovoGrad"),
+    "torch-optimizer": ("torch_optimizer", "NovoGrad"),
+    "monai": ("monai.optimizers", "Novograd"),
+    "pytorch-optimizer": ("pytorch_optimizer", "NovoGrad"),
 }
 every_peer = pytest.mark.parametrize("peer", PEERS)
 NVIDIA_FAMILY = ["timm", "torch-optimizer", "monai"]
 
 
 def make_peer(peer: str, params: list[nn.Parameter], lr: float, **options: Any):
-    return PEERS[peer](params, lr=lr, **options)
+    module, name = PEERS[peer]
+    return getattr(importlib.import_module(module), name)(params, lr=lr, **options)
 
 
 def trajectories(peer: str, gradients: list[list[torch.Tensor]], lr=0.05, **options: Any):

@@ -6,6 +6,8 @@ import importlib.util
 import os
 import subprocess
 import sys
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,13 +19,12 @@ ROOT = Path(__file__).parents[2]
 
 # The interpreter is chosen when Triton is imported, so each part runs in a process of its own.
 INTERPRETED = """
-import sys
 import torch
 from optim import novograd_triton
 from optim.norms import squared_norms
 from optim.novograd_eager import Hyper, Tensors, single_tensor
 
-dtype = getattr(torch, sys.argv[1])
+dtype = getattr(torch, value)
 moment = torch.float64 if dtype == torch.float64 else torch.float32
 # The interpreter is slow: small blocks, so that small tensors have several, more than one sum has.
 novograd_triton._BLOCK, novograd_triton._SUM_BLOCK = 256, 2
@@ -114,7 +115,7 @@ def compiled(name, tensors, **constants):
     signature = tensors | dict.fromkeys(constants, "constexpr")
     at = {(kernel.arg_names.index(key),): value for key, value in constants.items()}
     source = ASTSource(kernel, signature, constexprs=at)
-    return triton.compile(source, target=GPUTarget("cuda", CAPABILITY, 32)).asm["ptx"]
+    return triton.compile(source, target=GPUTarget("cuda", value, 32)).asm["ptx"]
 
 wide = 0
 pairs = (tl.float32, tl.float32), (tl.bfloat16, tl.float32), (tl.float64, tl.float64)
@@ -139,9 +140,11 @@ print("compiled")
 """
 
 
-def run(program: str, *arguments: str, **environment: str) -> str:
+def run(program: str, values: Sequence[object], **environment: str) -> list[str]:
+    """What the program prints for each value, one after the other in one process."""
+    whole = f"for value in {values}:\n{textwrap.indent(program, '    ')}"
     done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
+        [sys.executable, "-c", whole],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -149,18 +152,16 @@ def run(program: str, *arguments: str, **environment: str) -> str:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.strip()
+    return done.stdout.split()
 
 
 @needs_triton
-@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
-def test_interpreted_kernels_equal_the_single_tensor_form(dtype):
+def test_interpreted_kernels_equal_the_single_tensor_form():
     """Not in bf16: the interpreter truncates where a GPU rounds."""
-    assert run(INTERPRETED, dtype, TRITON_INTERPRET="1") == "equal"
+    dtypes = ("float32", "float64", "float16")
+    assert run(INTERPRETED, dtypes, TRITON_INTERPRET="1") == ["equal"] * 3
 
 
 @needs_triton
-@pytest.mark.parametrize("capability", [80, 90])
-def test_kernels_compile_for_nvidia_gpus(capability, tmp_path):
-    program = COMPILED.replace("CAPABILITY", str(capability))
-    assert run(program, TRITON_CACHE_DIR=str(tmp_path)) == "compiled"
+def test_kernels_compile_for_nvidia_gpus(tmp_path):
+    assert run(COMPILED, (80, 90), TRITON_CACHE_DIR=str(tmp_path)) == ["compiled"] * 2

@@ -118,10 +118,9 @@ def test_the_wheel_is_for_every_platform_and_needs_torch_alone(wheel):
     assert all(n.startswith("novograd") for n in names), "nothing of the suite is installed"
 
 
-def test_the_installed_package_trains_resumes_and_builds_its_kernel(wheel, tmp_path):
-    site, folder, cache = tmp_path / "site", tmp_path / "elsewhere", tmp_path / "cache"
+def test_the_installed_package_trains_resumes_and_builds_its_kernel(site, tmp_path):
+    folder, cache = tmp_path / "elsewhere", tmp_path / "cache"
     folder.mkdir()
-    pip("install", "--no-deps", "--no-index", "--target", site, wheel)
     before = sorted(site.rglob("*"))
     place, kernel = run_as_user(
         site, folder, XDG_CACHE_HOME=str(cache), PYTHONDONTWRITEBYTECODE="1"

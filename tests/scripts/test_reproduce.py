@@ -23,12 +23,12 @@ ROOT = Path(__file__).parents[2]
 ROWS = ("novograd_32k_90ep_warmup", "novograd_8k_90ep", "novograd_32k_90ep")
 
 
-def command(folder: Path, *words: str) -> list[str]:
+def command(folder: Path, *arguments: str) -> list[str]:
     """Table 2 with three runs of a few steps each."""
     paths = [f"paths.{name}={folder / name}" for name in ("data", "outputs")]
     few = ["scale=smoke", "hardware=cpu", "budget='6 steps'", "schedule.warmup='2 steps'"]
     base = [sys.executable, "-m", "scripts.reproduce", "imagenet", "--tables", "2"]
-    return [*base, *few, *paths, *words]
+    return [*base, *few, *paths, *arguments]
 
 
 def records(folder: Path) -> dict[str, Path]:
@@ -41,10 +41,10 @@ def records(folder: Path) -> dict[str, Path]:
 def test_runs_after_a_failed_one_are_made_and_a_rerun_makes_what_is_missing(
     tmp_path, monkeypatch, capsys
 ):
-    words = command(tmp_path)[3:]
-    jobs = [make_job(f"imagenet/{row}", 0, words[3:]) for row in ROWS]
+    arguments = command(tmp_path)[3:]
+    jobs = [make_job(f"imagenet/{row}", 0, arguments[3:]) for row in ROWS]
     give_orders(monkeypatch, tmp_path, jobs, {"novograd_8k_90ep": {"do": "fail"}})
-    assert reproduce.main(words) == 1
+    assert reproduce.main(arguments) == 1
     first = capsys.readouterr()
     assert "Table 2 at scale smoke: 3 runs, 0 done, 3 to do" in first.out
     assert "imagenet/novograd_8k_90ep: failed; see" in first.err
@@ -54,7 +54,7 @@ def test_runs_after_a_failed_one_are_made_and_a_rerun_makes_what_is_missing(
     for state in tmp_path.glob("outputs/imagenet/novograd_8k_90ep-*/state"):
         state.unlink()
     give_orders(monkeypatch, tmp_path, jobs)
-    assert reproduce.main(words) == 0
+    assert reproduce.main(arguments) == 0
     second = capsys.readouterr().out
     assert "3 runs, 2 done, 1 to do" in second
     assert set(records(tmp_path)) == set(ROWS)
@@ -69,9 +69,9 @@ def test_runs_after_a_failed_one_are_made_and_a_rerun_makes_what_is_missing(
 
 @pytest.mark.slow
 def test_ctrl_c_stops_all_runs_after_they_have_saved(tmp_path):
-    words = ("budget='300 steps'", "--jobs", "2", "tracking.log_every='1 steps'")
+    arguments = ("budget='300 steps'", "--jobs", "2", "tracking.log_every='1 steps'")
     process = subprocess.Popen(
-        command(tmp_path, *words),
+        command(tmp_path, *arguments),
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -94,7 +94,7 @@ def test_ctrl_c_stops_all_runs_after_they_have_saved(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("arguments", "complaint"),
     [
         (["imagenets"], "imagenets is not a choice; did you mean 'imagenet'?"),
         (["imagenet", "--tables", "7"], "--tables 7: imagenet has [1, 2, 3]"),
@@ -104,18 +104,18 @@ def test_ctrl_c_stops_all_runs_after_they_have_saved(tmp_path):
         (["imagenet", "--jobs", "0"], "--jobs must be at least 1"),
     ],
 )
-def test_a_wrong_command_line_is_one_message(words, complaint, capsys):
+def test_a_wrong_command_line_is_one_message(arguments, complaint, capsys):
     with pytest.raises(SystemExit) as ended:
-        reproduce.main(words)
+        reproduce.main(arguments)
     assert ended.value.code == 2
     assert complaint in capsys.readouterr().err
 
 
 def test_bad_configurations_end_before_anything_starts(tmp_path, capsys):
-    words = [f"paths.data={tmp_path}", f"paths.outputs={tmp_path / 'out'}", "hardware=cpu"]
-    assert reproduce.main(["imagenet", "scale=smoke", "optimizer.lr=-1", *words]) == 2
+    arguments = [f"paths.data={tmp_path}", f"paths.outputs={tmp_path / 'out'}", "hardware=cpu"]
+    assert reproduce.main(["imagenet", "scale=smoke", "optimizer.lr=-1", *arguments]) == 2
     assert "optimizer.lr: " in capsys.readouterr().err
-    assert reproduce.main(["imagenet", "scale=paper", *words]) == 2
+    assert reproduce.main(["imagenet", "scale=paper", *arguments]) == 2
     assert "scripts.prepare imagenet --from" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from timm.layers import BatchNormAct2d, create_conv2d
-from timm.models.resnetv2 import ResNetV2
 from torch import nn
 from torch.nn import functional as F
 
@@ -88,6 +86,9 @@ def test_weights_start_from_lecuns_truncated_normal():
 
 def timms(ours: ResNet) -> Any:
     """timm's ResNet v2 with our weights and statistics, and TensorFlow's pooling."""
+    from timm.layers import BatchNormAct2d, create_conv2d  # here, because it takes seconds
+    from timm.models.resnetv2 import ResNetV2
+
     theirs: Any = ResNetV2(
         layers=(2, 1, 2),
         channels=(32, 64, 128),

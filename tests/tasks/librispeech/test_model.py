@@ -139,6 +139,7 @@ def test_padding_does_not_matter_in_evaluation():
             torch.testing.assert_close(alone[0], log_p[i, :count], rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_compiled_model_is_the_same():
     """With dropout; gradients too, which come from a function with a backward of its own."""
     jasper = model(small())
