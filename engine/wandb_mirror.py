@@ -10,7 +10,8 @@ for certain when a start ended, or while it was online: for a next start that is
 from __future__ import annotations
 
 from collections import deque
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -79,22 +80,33 @@ class WandbMirror:
         """Ends the W&B run with the true outcome, its summary and its artifacts."""
         if self._run is None:
             return
-        try:
+        with self._logging_failures("the outcome"):
             self._run.summary.update({"outcome": ending.kind, **ending.summary})
             if ending.kind == "preempted":
                 self._run.mark_preempting()
             if ending.kind == "diverged":
                 self._run.alert(f"{self._info.run_id} diverged", ending.message, level="ERROR")
-            for artifact in ending.artifacts:
+        for artifact in ending.artifacts:
+            with self._logging_failures(artifact.name):
                 self._upload(artifact)
-            for table in ending.tables:
+        for table in ending.tables:
+            with self._logging_failures(table.name):
                 self._show(table)
+        try:
             self._run.finish(exit_code=EXIT_CODES.get(ending.kind, 1))
             self._settle(self._place)
             self._log(f"W&B: {self._where}")
         except Exception as error:
             self._log(f"W&B: could not finish ({_reason(error)}); {self._how_to_upload('*run-*')}")
         self._run = None
+
+    @contextmanager
+    def _logging_failures(self, what: str) -> Iterator[None]:
+        """Whatever W&B does not take, it must still learn how the run ended."""
+        try:
+            yield
+        except Exception as error:
+            self._log(f"W&B: did not take {what} ({_reason(error)})")
 
     def _upload(self, artifact: Artifact) -> None:
         import wandb
@@ -112,7 +124,7 @@ class WandbMirror:
         assert self._run is not None
         rows = [list(row) for row in table.rows]
         shown = wandb.Table(columns=list(table.columns), data=rows, allow_mixed_types=True)
-        self._run.log({table.name: shown})
+        self._run.summary[table.name] = shown  # not as a row: those are metrics.jsonl's
 
     def _open(self, mode: str, failures: tuple[str, ...] = ()) -> None:
         """Tries the mode, then offline, then gives up; logs one line with the result."""

@@ -50,6 +50,13 @@ class CommandLine(argparse.ArgumentParser):
         what = "a folder of your own configs: experiment/, sweep/ and other groups"
         self.add_argument("-cd", "--config-dir", type=Path, metavar="DIR", help=what)
 
+    def add_model(self, what: str = "a run's folder, a checkpoint or an export") -> None:
+        """A trained model, and which of a run's checkpoints."""
+        self.add_argument("model", type=Path, help=what)
+        self.add_argument("--checkpoint", default="last", help="last, best or a step of the run")
+        what = "the mean of the last K checkpoints"
+        self.add_argument("--average", type=int, default=1, metavar="K", help=what)
+
     def read(self, arguments: Sequence[str] | None = None) -> argparse.Namespace:
         """The arguments; flags and overrides in any order. Exits with status 2 if they are bad."""
         parse = self.parse_args if self._subparsers else self.parse_intermixed_args

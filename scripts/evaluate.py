@@ -23,12 +23,8 @@ from launch.command_line import CommandLine
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parses, evaluates."""
     parser = CommandLine("evaluate", __doc__)
-    parser.add_argument("model", type=Path, help="a run's folder, a checkpoint or an export")
+    parser.add_model()
     parser.add_argument("overrides", nargs="*", metavar="key=value")
-    parser.add_argument("--checkpoint", default="last", help="last, best or a step of the run")
-    parser.add_argument(
-        "--average", type=int, default=1, metavar="K", help="the last K checkpoints"
-    )
     parser.add_argument("--split", action="append", default=[], help="may be given several times")
     parser.add_argument(
         "--predictions",

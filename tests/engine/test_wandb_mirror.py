@@ -38,13 +38,11 @@ class FakeRun:
         self.fake.calls.append(f"alert {level}: {title}: {text}")
 
     def log_artifact(self, artifact):
+        self.fake.may_fail("artifact")
         self.fake.calls.append(f"artifact {artifact.name}: {artifact.files}")
 
-    def log(self, row, step=None, commit=None):
+    def log(self, row, step, commit):
         self.fake.may_fail("log")
-        if step is None:
-            self.fake.tables |= row
-            return
         assert commit
         self.fake.rows.append(row)
 
@@ -64,7 +62,6 @@ class FakeWandb(types.ModuleType):
         self.axes: dict[str, tuple[str, str | None]] = {}
         self.summary: dict[str, object] = {}
         self.calls: list[str] = []
-        self.tables: dict[str, object] = {}
         self.inits: list[dict[str, object]] = []
         self.finished: list[int] = []
         self.torn_down = 0
@@ -302,9 +299,10 @@ def test_a_real_offline_run_can_be_read_back(tmp_path):
     assert "no key is configured" in done.stdout
     (folder,) = (tmp_path / "wandb").glob("offline-run-*-r1")
     records = inspect(folder)
-    *history, shown = [r["history"]["item"] for r in records if r["type"] == "history"]
+    history = [r["history"]["item"] for r in records if r["type"] == "history"]
     rows = read_rows(tmp_path / "metrics.jsonl")
-    table = json.loads((folder / "files" / shown["predictions/valid.path"]).read_text())
+    (shown,) = (folder / "files" / "media" / "table").rglob("*.table.json")
+    table = json.loads(shown.read_text())
     assert table == {"columns": ["id", "loss"], "data": [[1, 0.5], [2, "NaN"], [3, None]]}
     assert [h["step"] for h in history] == [r["step"] for r in rows] == [1, 2, 3, 4, 5, 5, 6, 7, 8]
     assert [h.get("train/loss") for h in history][:-1] == [r.get("train/loss") for r in rows][:-1]
@@ -343,7 +341,6 @@ def assert_each_row_once(folder, rows):
     """What W&B's own reader finds in all offline files of a run, in the order of the places."""
     records = [record for segment in find_segments(folder) for record in inspect(segment)]
     items = [record["history"]["item"] for record in records if record["type"] == "history"]
-    items = [item for item in items if "predictions/valid.path" not in item]
     found = sorted(items, key=lambda item: item["_step"])
     assert [item["_step"] for item in found] == list(range(rows))
     written = read_rows(folder / "metrics.jsonl")
@@ -395,8 +392,16 @@ class TestEnding:
         track(tmp_path, [1], wandb="online").finish(ending)
         assert fake.calls == ["artifact r1-model: ['best.pt']"]
 
+    def test_is_told_also_where_an_artifact_is_refused(self, tmp_path, fake):
+        fake.failing = {"artifact"}
+        lines: list[str] = []
+        tracker = track(tmp_path, [1], wandb="online", log=lines.append)
+        tracker.finish(Ending("diverged", artifacts=(Artifact("r1-model", "model", ()),)))
+        assert fake.finished == [5]
+        assert lines[1] == "W&B: did not take r1-model (ConnectionResetError: artifact: lost)"
+
     def test_shows_tables(self, tmp_path, fake):
         table = Table("predictions/valid", ("id", "top5"), ((1, "cat"), (2, "dog")))
         track(tmp_path, [1], wandb="online").finish(Ending("finished", tables=(table,)))
-        assert fake.tables == {"predictions/valid": [["id", "top5"], [1, "cat"], [2, "dog"]]}
+        assert fake.summary["predictions/valid"] == [["id", "top5"], [1, "cat"], [2, "dog"]]
         assert fake.steps == [1]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import http.server
-import json
+import os
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ import pytest
 from engine.lock import hold_run_folder
 from engine.wandb_runs import WandbProblem
 from engine.wandb_sync import main
+from tests.engine.wandb_server import served
 
 # Like `wandb sync`: leaves a marker for what it has, and ends with 0 also where it has failed.
 FAKE = """
@@ -138,70 +137,14 @@ class TestBefore:
         assert words[0] in capsys.readouterr().err
 
 
-class Server(http.server.BaseHTTPRequestHandler):
-    """As much of W&B's server as an upload needs."""
-
-    uploads: list[str]
-
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        answer: dict[str, object] = {}
-        if self.path.endswith("/graphql"):
-            query = json.loads(body)
-            answer = {"data": self.answer(query.get("operationName"), query.get("variables"))}
-        elif self.path.endswith("/file_stream"):
-            self.uploads.append(body.decode())
-        data = json.dumps(answer).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def do_GET(self):
-        self.do_POST()
-
-    def do_PUT(self):
-        self.do_POST()
-
-    def answer(self, operation, variables):
-        owner = {"id": "p", "name": "novograd", "entity": {"id": "e", "name": "me"}}
-        place = f"http://{self.headers['Host']}/file"
-        names = (variables or {}).get("files") or []
-        answers = {
-            "Viewer": {"viewer": {"id": "v", "username": "me", "entity": "me", "flags": "{}"}},
-            "RunResumeStatus": {"model": owner | {"bucket": None}},
-            "UpsertBucket": {
-                "upsertBucket": {
-                    "bucket": {"id": "x", "name": "r1", "displayName": "r1", "project": owner},
-                    "inserted": True,
-                }
-            },
-            "CreateRunFiles": {
-                "createRunFiles": {
-                    "runID": "x",
-                    "uploadHeaders": [],
-                    "files": [{"name": name, "uploadUrl": place} for name in names],
-                }
-            },
-        }
-        return answers.get(operation, {})
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture
 def server(monkeypatch):
-    Server.uploads = []
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server) as found:
-        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{found.server_port}")
-        monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-        for name in ("http_proxy", "HTTP_PROXY", "WANDB_MODE"):
-            monkeypatch.delenv(name, raising=False)
-        threading.Thread(target=found.serve_forever, daemon=True).start()
-        yield
-        found.shutdown()
+    with served() as found:
+        for name, value in found.environment().items():
+            monkeypatch.setenv(name, value)
+        for name in set(os.environ) - set(found.environment()):
+            monkeypatch.delenv(name)
+        yield found
 
 
 def test_the_real_command_uploads_past_a_torn_segment(outputs, server, capsys):
@@ -221,6 +164,6 @@ def test_the_real_command_uploads_past_a_torn_segment(outputs, server, capsys):
     _, first, second = capsys.readouterr().out.splitlines()
     assert first == f"{torn}: uploaded up to its torn end"
     assert second == f"{whole}: uploaded"
-    assert sum("train/loss" in body for body in Server.uploads) >= 2
+    assert sum("train/loss" in body for body in server.uploads) >= 2
     assert main(["--outputs", str(outputs)], check_login=lambda: None) == 0
     assert capsys.readouterr().out == "2 segments, 2 uploaded, 0 to do\n"
