@@ -12,7 +12,8 @@ import pytest
 
 from engine.lock import hold_run_folder
 from engine.wandb_runs import WandbProblem
-from engine.wandb_sync import main
+from engine.wandb_sync import SYNC, upload_all
+from scripts.wandb_sync import main
 from tests.engine.wandb_server import served
 
 # Like `wandb sync`: leaves a marker for what it has, and ends with 0 also where it has failed.
@@ -54,9 +55,10 @@ def outputs(tmp_path):
     return tmp_path / "outputs"
 
 
-def sync(outputs, *words):
+def sync(outputs, timeout=900.0, **options):
+    options = {"check_login": lambda: None} | options
     command = [sys.executable, "-c", FAKE, str(outputs.parent)]
-    return main(["--outputs", str(outputs), *words], command, lambda: None)
+    return upload_all(outputs, timeout, **{"command": command} | options)
 
 
 def calls(outputs):
@@ -94,7 +96,7 @@ class TestUpload:
 
     def test_does_not_wait_for_ever(self, outputs, capsys):
         make_segment(outputs, "a", "1", "slow")
-        assert sync(outputs, "--timeout", "1") == 1
+        assert sync(outputs, timeout=1) == 1
         assert "no end after 1 s" in capsys.readouterr().out
 
     def test_leaves_a_running_run_alone(self, outputs, capsys):
@@ -107,32 +109,31 @@ class TestUpload:
 
     def test_that_is_dry_only_lists(self, outputs, capsys):
         segment = make_segment(outputs, "a", "1", "whole")
-        assert sync(outputs, "--dry-run") == 0
+        assert sync(outputs, dry_run=True) == 0
         assert f"would upload {segment}" in capsys.readouterr().out
         assert not calls(outputs)
 
     def test_without_the_command_is_a_failure(self, outputs, capsys):
         make_segment(outputs, "a", "1", "whole")
-        assert main(["--outputs", str(outputs)], ["/no/such/command"], lambda: None) == 1
+        assert sync(outputs, command=["/no/such/command"]) == 1
         assert "/no/such/command" in capsys.readouterr().out
 
 
 class TestBefore:
-    def test_anything_starts_there_must_be_a_login(self, outputs, capsys):
+    def test_anything_starts_there_must_be_a_login(self, outputs):
         make_segment(outputs, "a", "1", "whole")
 
         def nobody():
             raise WandbProblem("W&B: no key is configured")
 
-        command = [sys.executable, "-c", FAKE, str(outputs.parent)]
-        assert main(["--outputs", str(outputs)], command, nobody) == 2
-        assert capsys.readouterr().err == "W&B: no key is configured\n"
+        with pytest.raises(WandbProblem, match="no key"):
+            sync(outputs, check_login=nobody)
         assert not calls(outputs)
 
     @pytest.mark.parametrize("words", [["--outputs", "/no/where"], ["--timeout", "0"]])
     def test_bad_words_are_refused(self, outputs, words, capsys):
         with pytest.raises(SystemExit) as ended:
-            sync(outputs, *words)
+            main(["--outputs", str(outputs), *words])
         assert ended.value.code == 2
         assert words[0] in capsys.readouterr().err
 
@@ -160,10 +161,10 @@ def test_the_real_command_uploads_past_a_torn_segment(outputs, server, capsys):
     shutil.copytree(whole, torn)
     (path,) = torn.glob("*.wandb")
     path.write_bytes(path.read_bytes()[:-100])
-    assert main(["--outputs", str(outputs)], check_login=lambda: None) == 0
+    assert sync(outputs, command=SYNC) == 0
     _, first, second = capsys.readouterr().out.splitlines()
     assert first == f"{torn}: uploaded up to its torn end"
     assert second == f"{whole}: uploaded"
     assert sum("train/loss" in body for body in server.uploads) >= 2
-    assert main(["--outputs", str(outputs)], check_login=lambda: None) == 0
+    assert sync(outputs, command=SYNC) == 0
     assert capsys.readouterr().out == "2 segments, 2 uploaded, 0 to do\n"

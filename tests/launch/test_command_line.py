@@ -53,7 +53,7 @@ def own(tmp_path: Path) -> Path:
     return folder
 
 
-def test_every_script_has_help_and_does_not_import_torch_for_it():
+def test_every_script_has_help_and_names_the_nearest_flag_without_importing_torch():
     """Nor do the recipes' fingerprints, which `report --check` needs."""
     program = f"""
 import contextlib, importlib, io, sys
@@ -64,6 +64,10 @@ for name in {SCRIPTS}:
         main()
         raise AssertionError(f"{{name}} went on after --help")
     assert f"python -m scripts.{{name}}" in text.getvalue(), name
+    sys.argv, text = [name, "--hlep"], io.StringIO()
+    with contextlib.redirect_stderr(text), contextlib.suppress(SystemExit):
+        main()
+    assert text.getvalue().endswith("is not an option; did you mean '--help'?\\n"), text.getvalue()
     loaded = {{"torch", "hydra", "matplotlib", "wandb"}} & set(sys.modules)
     assert not loaded, f"{{name}} --help imports {{loaded}}"
 from launch.fingerprints import recipe_fingerprints

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
@@ -49,11 +48,8 @@ def test_an_agent_runs_a_trial_that_arrives_as_one_of_the_sweep(tmp_path):
 
     name = yaml.safe_load(file.read_text())["name"]
     (run,) = server.runs.values()
-    assert (run.name, run.about["sweep"], run.about["project"]) == (
-        "trial1",
-        "s1",
-        "novograd-repro",
-    )
+    assert (run.name, run.about["sweep"]) == ("trial1", "s1")
+    assert run.about["project"] == "novograd-repro"
     assert (run.about["groupName"], run.about["jobType"]) == (name, "sweep")
     assert {"imagenet", "novograd", "smoke", name} <= set(run.about["tags"])
     assert (run.config["optimizer"]["lr"], run.config["gradient"]["clip_norm"]) == (0.01, 0.5)
@@ -63,4 +59,3 @@ def test_an_agent_runs_a_trial_that_arrives_as_one_of_the_sweep(tmp_path):
     final = read_json(folder / "record.json")["final"]
     assert run.summary["final/val/top1"] == final["val/top1"]
     assert (run.summary["outcome"], run.exit_code) == ("finished", 0)
-    assert Path(run.about["program"] or "").name
