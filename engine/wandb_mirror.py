@@ -135,7 +135,7 @@ class WandbMirror:
                 self._online = attempt != "offline"
                 if self._online:  # the server knows better than the note
                     self._mirrored = int(self._run.starting_step)
-                rows = read_rows(self._rows)
+                rows = read_rows(self._rows) if self._rows.exists() else []
                 for place, row in enumerate(rows):
                     self._send(place, row)
                 self._place = len(rows)
@@ -147,7 +147,8 @@ class WandbMirror:
                 self._drop()
         why = "; ".join(dict.fromkeys(failures))
         if self._run is None:
-            self._log(f"W&B: continuing without it ({why}); {self._rows.name} has every row")
+            local = f"; {self._rows.name} has every row" if self._rows.exists() else ""
+            self._log(f"W&B: continuing without it ({why}){local}")
             return
         url = getattr(self._run, "url", None)
         offline = f"offline, {self._how_to_upload('offline-run-*')}"
@@ -223,6 +224,7 @@ def _init(target: WandbTarget, info: RunInfo, folder: Path, mode: str) -> Run:
         settings=wandb.Settings(
             silent=True,
             console="off",
+            save_code=True,  # the diff where the checkout is not clean
             init_timeout=TIMEOUT,
             finish_timeout=TIMEOUT,
             finish_timeout_raises=True,

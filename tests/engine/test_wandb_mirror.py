@@ -139,7 +139,7 @@ class TestMirror:
         wanted = {"mode": "online", "id": "r1", "resume": "allow", "dir": tmp_path}
         wanted |= {"group": "group", "job_type": "train", "tags": ("tag",), "notes": "notes"}
         assert given | wanted == given
-        wanted = {"silent": True, "console": "off", "init_timeout": 15}
+        wanted = {"silent": True, "console": "off", "save_code": True, "init_timeout": 15}
         assert given["settings"] | wanted == given["settings"]
 
     @pytest.mark.parametrize(("key", "mode"), [(True, "online"), (False, "offline")])

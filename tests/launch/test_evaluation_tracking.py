@@ -50,6 +50,7 @@ def evaluated(*arguments: object) -> int:
         return main([*map(str, arguments)])
 
 
+@pytest.mark.slow
 def test_the_real_client_writes_one_run_however_often_it_is_evaluated(run: Path, tmp_path: Path):
     import wandb
 
@@ -73,11 +74,12 @@ def test_the_real_client_writes_one_run_however_often_it_is_evaluated(run: Path,
         assert config["fingerprint"] in name
         assert config["optimizer"]["name"] == "novograd"
         assert not [r for r in records if r["type"] == "history"]
-        items = [i for r in records if r["type"] == "summary" for i in r["summary"]["update"]]
-        summary = {item.get("key") or ".".join(item["nested_key"]): item for item in items}
-        for metric, value in read_json(output)["metrics"].items():
-            assert float(summary[metric]["value_json"]) == value
-        assert "predictions/valid" in summary
+        summary: dict[str, Any] = {}
+        for record in records:
+            summary |= record["summary"]["update"] if record["type"] == "summary" else {}
+        assert read_json(output)["metrics"].items() <= summary.items()
+        assert summary["outcome"] == "finished"
+        assert summary["predictions/valid"]["nrows"] == 3
         (exit_,) = (r["exit"] for r in records if r["type"] == "exit")
         assert not exit_.get("exit_code")
 
