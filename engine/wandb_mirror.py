@@ -98,6 +98,7 @@ class WandbMirror:
             self._log(f"W&B: {self._where}")
         except Exception as error:
             self._log(f"W&B: could not finish ({_reason(error)}); {self._how_to_upload('*run-*')}")
+            self._drop()
         self._run = None
 
     @contextmanager

@@ -65,6 +65,7 @@ class WandbServer(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.runs: dict[str, ServedRun] = {}
         self.uploads: list[str] = []
+        self.artifacts: list[str] = []
         self.sweep: dict[str, Any] = {}
         self.beats = 0  # of agents
         self.lock = threading.Lock()
@@ -95,6 +96,13 @@ class WandbServer(http.server.ThreadingHTTPServer):
         if operation == "CreateRunFiles":
             files = [{"name": n, "uploadUrl": f"http://{host}/file"} for n in given["files"]]
             return {"createRunFiles": {"runID": "x", "uploadHeaders": [], "files": files}}
+        if operation == "ArtifactType":  # before one is made: whether there is another of the name
+            return {"project": {"artifact": None}}
+        if operation == "CreateArtifact":
+            self.artifacts.append(given["input"]["artifactCollectionName"])
+            made = {"id": "v0", "state": "COMMITTED"}  # so that no file is uploaded
+            sequence = {"id": "q", "latestArtifact": {"id": "v0", "versionIndex": 0}}
+            return {"createArtifact": {"artifact": made | {"artifactSequence": sequence}}}
         return self.answer_agent(operation, given, owner)
 
     def answer_agent(
