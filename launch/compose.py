@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -126,14 +125,11 @@ def _keys(override: Any) -> list[str]:
 
 
 def apply_overrides(
-    raw: dict[str, Any],
-    overrides: Sequence[str],
-    choices: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    raw: dict[str, Any], overrides: Sequence[str], choices: Mapping[str, Sequence[str]]
 ) -> dict[str, Any]:
     """A copy of a complete configuration with some values changed; raises with every problem.
 
-    `choices` are config groups that may be chosen from, each with the keys that are then taken
-    from the chosen file.
+    Of a config group in `choices`, these keys are taken from the chosen file.
     """
     from omegaconf import OmegaConf
 

@@ -14,7 +14,7 @@ from engine.tracking import Ending, RunInfo
 from engine.wandb_runs import find_segments, offline_places
 from launch import evaluate, evaluation_tracking
 from scripts.evaluate import main
-from tests.engine.test_wandb_mirror import inspect
+from tests.engine.test_wandb_offline import inspect
 from tests.launch.trained_models import restored_threads, smoke_run, state_of
 
 
