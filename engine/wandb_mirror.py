@@ -10,7 +10,7 @@ for certain when a start ended, or while it was online: for a next start that is
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from engine.config import WANDB_MODES
 from engine.records import wandb_id
 from engine.rows import ROWS_FILE, read_rows
 from engine.tracking import Artifact, Ending, Log, Row, RunInfo, Table
-from engine.wandb_runs import WandbProblem, offline_places
+from engine.wandb_runs import WandbProblem, find_segments, offline_places
 from tasks.files import write_atomically
 
 if TYPE_CHECKING:
@@ -129,10 +129,13 @@ class WandbMirror:
 
     def _open(self, mode: str, failures: tuple[str, ...] = ()) -> None:
         """Tries the mode, then offline, then gives up; logs one line with the result."""
-        self._there = _offline_places(self._folder)
+        offline = find_segments(self._folder / "wandb")
         for attempt in dict.fromkeys((mode, "offline")):
             try:
                 self._run = _init(self._target, self._info, self._folder, attempt)
+                # An agent of a W&B sweep gives its runs other ids, whose rows are elsewhere.
+                same = [path for path in offline if path.name.endswith(f"-{self._run.id}")]
+                self._there = _offline_places(same)
                 self._online = attempt != "offline"
                 if self._online:  # the server knows better than the note
                     self._mirrored = int(self._run.starting_step)
@@ -152,8 +155,8 @@ class WandbMirror:
             self._log(f"W&B: continuing without it ({why}){local}")
             return
         url = getattr(self._run, "url", None)
-        offline = f"offline, {self._how_to_upload('offline-run-*')}"
-        self._where = str(url) if url else offline
+        upload = f"offline, {self._how_to_upload('offline-run-*')}"
+        self._where = str(url) if url else upload
         self._log(f"W&B: {self._where}{f' ({why})' if why else ''}")
 
     def _reopen(self, error: Exception) -> None:
@@ -250,9 +253,9 @@ def _read_number(path: Path) -> int:
         return 0
 
 
-def _offline_places(folder: Path) -> set[int]:
+def _offline_places(segments: Sequence[Path]) -> set[int]:
     """Places of the rows in a run's offline files; none where these can't be read."""
     try:
-        return offline_places(folder)
+        return offline_places(segments)
     except (WandbProblem, OSError):
         return set()

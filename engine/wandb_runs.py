@@ -77,10 +77,10 @@ def read_offline(folder: Path) -> WandbRun:
     return WandbRun(wandb_id, run_id, _ours(config), status, lambda: rows)
 
 
-def offline_places(folder: Path) -> set[int]:
-    """Places in metrics.jsonl of the rows in all segments of a run's folder."""
+def offline_places(segments: Sequence[Path]) -> set[int]:
+    """Places in metrics.jsonl of the rows in some segments of a run."""
     places = set()
-    for segment in find_segments(folder / "wandb"):
+    for segment in segments:
         for record in _inspect(segment):
             if record["type"] == "history":
                 item = record["history"]["item"]

@@ -19,6 +19,7 @@ from tests.engine.test_tracking import DONE, ROOT, open_tracker, track
 class FakeRun:
     def __init__(self, fake):
         self.fake = fake
+        self.id = fake.inits[-1]["id"]
         self.starting_step = len(fake.rows)  # what a server has of it
         self.summary: dict[str, object] = fake.summary
         self.url = "https://wandb.example/r1" if fake.modes[-1] == "online" else None
@@ -231,6 +232,15 @@ class TestMirror:
         tracker.log({"step": 10, "val/top1": 0.5})
         tracker.finish(DONE)
         assert fake.rows == read_rows(tmp_path / "metrics.jsonl")
+
+    def test_looks_at_offline_files_of_its_own_id_only(self, tmp_path, fake, monkeypatch):
+        """An agent's trial has another one."""
+        names = ("offline-run-1-r1", "offline-run-2-trial1")  # each with the row of this place
+        monkeypatch.setattr(wandb_mirror, "find_segments", lambda folder: [*map(Path, names)])
+        places = "offline_places"
+        monkeypatch.setattr(wandb_mirror, places, lambda found: {int(p.name[12]) for p in found})
+        track(tmp_path, range(1, 5), wandb="online").finish(DONE)
+        assert fake.steps == [1, 3, 4]
 
     def test_starts_anew_with_the_run(self, tmp_path, fake):
         track(tmp_path, range(1, 5), wandb="online").finish(DONE)

@@ -11,7 +11,7 @@ import pytest
 from engine.finite import NonFinite
 from engine.records import RUN_FILE, read_json, wandb_id
 from engine.tracking import Ending, RunInfo
-from engine.wandb_runs import find_segments, offline_places
+from engine.wandb_runs import find_segments
 from launch import evaluate, evaluation_tracking
 from scripts.evaluate import main
 from tests.engine.test_wandb_offline import inspect
@@ -96,7 +96,7 @@ def test_what_it_says(run: Path, tmp_path: Path, recorders: list[Recorder]):
     (recorder,) = recorders
     assert recorder.folder.parent == run
     assert recorder.folder.name.startswith("evaluation-")
-    assert offline_places(run) == set()
+    assert find_segments(run / "wandb") == []
     info, (ending,) = recorder.info, recorder.endings
     assert info.job_type == "evaluate"
     assert {"wikitext103", "novograd", "smoke", "mine"} <= set(info.tags)
