@@ -55,10 +55,11 @@ def outputs(tmp_path):
     return tmp_path / "outputs"
 
 
-def sync(outputs, timeout=900.0, **options):
-    options = {"check_login": lambda: None} | options
-    command = [sys.executable, "-c", FAKE, str(outputs.parent)]
-    return upload_all(outputs, timeout, **{"command": command} | options)
+def sync(outputs, timeout=900.0, command=None, check_login=lambda: None, *, dry_run=False):
+    fake = [sys.executable, "-c", FAKE, str(outputs.parent)]
+    return upload_all(
+        outputs, timeout, dry_run=dry_run, command=command or fake, check_login=check_login
+    )
 
 
 def calls(outputs):
