@@ -114,10 +114,11 @@ class WandbMirror:
 
         assert self._run is not None
         kept = wandb.Artifact(artifact.name, type=artifact.kind)
-        for path in artifact.paths:
-            if path.exists():
-                kept.add_file(str(path))
-        self._run.log_artifact(kept)
+        there = [path for path in artifact.paths if path.exists()]
+        for path in there:
+            kept.add_file(str(path))
+        if there:  # a run that diverged at once has no checkpoint
+            self._run.log_artifact(kept)
 
     def _show(self, table: Table) -> None:
         import wandb

@@ -283,7 +283,8 @@ class TestEnding:
     def test_takes_the_artifacts_that_exist(self, tmp_path, fake):
         (tmp_path / "best.pt").touch()
         paths = (tmp_path / "best.pt", tmp_path / "missing.pt")
-        ending = Ending("finished", artifacts=(Artifact("r1-model", "model", paths),))
+        kept = (Artifact("r1-model", "model", paths), Artifact("r1-none", "model", paths[1:]))
+        ending = Ending("finished", artifacts=kept)
         track(tmp_path, [1], wandb="online").finish(ending)
         assert fake.calls == ["artifact r1-model: ['best.pt']"]
 
@@ -291,7 +292,8 @@ class TestEnding:
         fake.failing = {"artifact"}
         lines: list[str] = []
         tracker = track(tmp_path, [1], wandb="online", log=lines.append)
-        tracker.finish(Ending("diverged", artifacts=(Artifact("r1-model", "model", ()),)))
+        kept = (Artifact("r1-model", "model", (tmp_path / "metrics.jsonl",)),)
+        tracker.finish(Ending("diverged", artifacts=kept))
         assert fake.finished == [5]
         assert lines[1] == "W&B: did not take r1-model (ConnectionResetError: artifact: lost)"
 
