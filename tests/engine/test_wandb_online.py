@@ -38,6 +38,7 @@ def server() -> Iterator[WandbServer]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_each_row_arrives_once(tmp_path, server):
     def start(resume: int, last: int, end: str) -> subprocess.Popen[bytes]:
         words = [sys.executable, "-c", START, str(tmp_path), str(resume), str(last), end]

@@ -24,6 +24,7 @@ SWEEP = [
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_an_agent_runs_a_trial_of_the_sweep_which_is_then_evaluated(tmp_path):
     with served() as server:
 
