@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +36,16 @@ SIGNED = {"token_bleu": "tok:moses-en"}
 _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
+EVALUATED = "evaluated"  # in W&B, the configuration of an evaluation has it: run, weights, splits
+LONGEST_ID = 120  # characters; W&B accepts 128 in the name of an artifact, which has a suffix
+
+
 def wandb_id(run_id: str) -> str:
-    """W&B's id of a run, which has no slashes."""
-    return run_id.replace("/", "-")
+    """W&B's id of a run: letters, digits, dots, dashes and underscores."""
+    plain = re.sub(r"[^\w.-]", "-", run_id, flags=re.ASCII)
+    if len(plain) <= LONGEST_ID:
+        return plain
+    return f"{plain[: LONGEST_ID - 9]}-{sha256(plain.encode()).hexdigest()[:8]}"
 
 
 class RecordError(ValueError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,36 +17,58 @@ from engine.config import RunConfig
 from engine.plan import Plan
 from engine.predictions import predictions_file, read_predictions
 from engine.provenance import describe_environment
-from engine.records import RECORD_FILE, RUN_FILE, wandb_id
+from engine.records import EVALUATED, RECORD_FILE, RUN_FILE, to_json, wandb_id
 from engine.tracking import Artifact, Ending, RunAbout, RunInfo, Table
 from tasks.base import Task
 
 if TYPE_CHECKING:
     from engine.trainer import FitResult, Trainer
 
+MOST_ROWS = 10_000  # of a table in W&B
+
 
 def run_info(
     config: RunConfig, plan: Plan, task: Task, module: nn.Module, run_id: str, about: RunAbout
 ) -> RunInfo:
     """The resolved configuration with what follows from it, and how the run is to be found."""
-    integers = {key: value for key, value in asdict(plan).items() if key != "schedule"}
     derived = {
-        "plan": integers,
+        "plan": {key: value for key, value in asdict(plan).items() if key != "schedule"},
         "parameters": sum(p.numel() for p in module.parameters()),
-        "signature": task.signature(),
-        "fingerprint": about.fingerprint,
-        "paper_row": about.paper,
-        "provenance": describe_environment(),
     }
+    job_type = "sweep" if config.tracking.sweep else "train"
+    return _describe(config, task, run_id, about, job_type, derived)
+
+
+def evaluation_info(
+    config: RunConfig, task: Task, name: str, about: RunAbout, evaluated: dict[str, Any]
+) -> RunInfo:
+    """An evaluation beside its run: in its group, with its configuration and what was evaluated."""
+    return _describe(config, task, name, about, "evaluate", {EVALUATED: evaluated})
+
+
+def _describe(
+    config: RunConfig,
+    task: Task,
+    run_id: str,
+    about: RunAbout,
+    job_type: str,
+    derived: dict[str, Any],
+) -> RunInfo:
     tracking = config.tracking
     table = about.paper.get("table")
     tags = [config.task.name, str(config.optimizer["name"]), config.scale, *tracking.tags]
     tags += [f"table {table}"] if table else []
     tags += [tracking.sweep] if tracking.sweep else []
+    derived |= {
+        "signature": task.signature(),
+        "fingerprint": about.fingerprint,
+        "paper_row": about.paper,
+        "provenance": describe_environment(),
+    }
     return RunInfo(
         run_id=run_id,
         group=tracking.sweep or config.experiment,
-        job_type="sweep" if tracking.sweep else "train",
+        job_type=job_type,
         tags=tuple(dict.fromkeys(tags)),
         notes=about.notes,
         config=asdict(config) | derived,
@@ -102,14 +125,19 @@ def _artifacts(trainer: Trainer) -> tuple[Artifact, ...]:
 
 def _prediction_tables(folder: Path) -> tuple[Table, ...]:
     """The predictions of the final evaluation, a table for each split."""
-    tables = []
-    for path in sorted(folder.glob(predictions_file(folder, "*").name)):
-        rows = read_predictions(path)
-        columns = tuple(dict.fromkeys(name for row in rows for name in row))
-        cells = tuple(tuple(_cell(row.get(name)) for name in columns) for row in rows)
-        split = path.stem.removeprefix(predictions_file(folder, "").stem)
-        tables.append(Table(f"predictions/{split}", columns, cells))
-    return tuple(tables)
+    begin = predictions_file(folder, "").stem
+    files = sorted(folder.glob(predictions_file(folder, "*").name))
+    return tuple(
+        prediction_table(path.stem.removeprefix(begin), read_predictions(path)) for path in files
+    )
+
+
+def prediction_table(split: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Predictions of a split, as many as a W&B table may have."""
+    rows = rows[:MOST_ROWS]
+    columns = tuple(dict.fromkeys(name for row in rows for name in row))
+    cells = tuple(tuple(_cell(to_json(row.get(name))) for name in columns) for row in rows)
+    return Table(f"predictions/{split}", columns, cells)
 
 
 def _cell(value: Any) -> Any:

@@ -10,7 +10,8 @@ for certain when a start ended, or while it was online: for a next start that is
 from __future__ import annotations
 
 from collections import deque
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -20,7 +21,7 @@ from engine.config import WANDB_MODES
 from engine.records import wandb_id
 from engine.rows import ROWS_FILE, read_rows
 from engine.tracking import Artifact, Ending, Log, Row, RunInfo, Table
-from engine.wandb_runs import WandbProblem, offline_places
+from engine.wandb_runs import WandbProblem, find_segments, offline_places
 from tasks.files import write_atomically
 
 if TYPE_CHECKING:
@@ -79,32 +80,45 @@ class WandbMirror:
         """Ends the W&B run with the true outcome, its summary and its artifacts."""
         if self._run is None:
             return
-        try:
+        with self._logging_failures("the outcome"):
             self._run.summary.update({"outcome": ending.kind, **ending.summary})
             if ending.kind == "preempted":
                 self._run.mark_preempting()
             if ending.kind == "diverged":
                 self._run.alert(f"{self._info.run_id} diverged", ending.message, level="ERROR")
-            for artifact in ending.artifacts:
+        for artifact in ending.artifacts:
+            with self._logging_failures(artifact.name):
                 self._upload(artifact)
-            for table in ending.tables:
+        for table in ending.tables:
+            with self._logging_failures(table.name):
                 self._show(table)
+        try:
             self._run.finish(exit_code=EXIT_CODES.get(ending.kind, 1))
             self._settle(self._place)
             self._log(f"W&B: {self._where}")
         except Exception as error:
             self._log(f"W&B: could not finish ({_reason(error)}); {self._how_to_upload('*run-*')}")
+            self._drop()
         self._run = None
+
+    @contextmanager
+    def _logging_failures(self, what: str) -> Iterator[None]:
+        """Whatever W&B does not take, it must still learn how the run ended."""
+        try:
+            yield
+        except Exception as error:
+            self._log(f"W&B: did not take {what} ({_reason(error)})")
 
     def _upload(self, artifact: Artifact) -> None:
         import wandb
 
         assert self._run is not None
         kept = wandb.Artifact(artifact.name, type=artifact.kind)
-        for path in artifact.paths:
-            if path.exists():
-                kept.add_file(str(path))
-        self._run.log_artifact(kept)
+        there = [path for path in artifact.paths if path.exists()]
+        for path in there:
+            kept.add_file(str(path))
+        if there:  # a run that diverged at once has no checkpoint
+            self._run.log_artifact(kept)
 
     def _show(self, table: Table) -> None:
         import wandb
@@ -112,18 +126,21 @@ class WandbMirror:
         assert self._run is not None
         rows = [list(row) for row in table.rows]
         shown = wandb.Table(columns=list(table.columns), data=rows, allow_mixed_types=True)
-        self._run.log({table.name: shown})
+        self._run.summary[table.name] = shown  # not as a row: those are metrics.jsonl's
 
     def _open(self, mode: str, failures: tuple[str, ...] = ()) -> None:
         """Tries the mode, then offline, then gives up; logs one line with the result."""
-        self._there = _offline_places(self._folder)
+        offline = find_segments(self._folder / "wandb")
         for attempt in dict.fromkeys((mode, "offline")):
             try:
                 self._run = _init(self._target, self._info, self._folder, attempt)
+                # An agent of a W&B sweep gives its runs other ids, whose rows are elsewhere.
+                same = [path for path in offline if path.name.endswith(f"-{self._run.id}")]
+                self._there = _offline_places(same)
                 self._online = attempt != "offline"
                 if self._online:  # the server knows better than the note
                     self._mirrored = int(self._run.starting_step)
-                rows = read_rows(self._rows)
+                rows = read_rows(self._rows) if self._rows.exists() else []
                 for place, row in enumerate(rows):
                     self._send(place, row)
                 self._place = len(rows)
@@ -135,11 +152,12 @@ class WandbMirror:
                 self._drop()
         why = "; ".join(dict.fromkeys(failures))
         if self._run is None:
-            self._log(f"W&B: continuing without it ({why}); {self._rows.name} has every row")
+            local = f"; {self._rows.name} has every row" if self._rows.exists() else ""
+            self._log(f"W&B: continuing without it ({why}){local}")
             return
         url = getattr(self._run, "url", None)
-        offline = f"offline, {self._how_to_upload('offline-run-*')}"
-        self._where = str(url) if url else offline
+        upload = f"offline, {self._how_to_upload('offline-run-*')}"
+        self._where = str(url) if url else upload
         self._log(f"W&B: {self._where}{f' ({why})' if why else ''}")
 
     def _reopen(self, error: Exception) -> None:
@@ -211,6 +229,7 @@ def _init(target: WandbTarget, info: RunInfo, folder: Path, mode: str) -> Run:
         settings=wandb.Settings(
             silent=True,
             console="off",
+            save_code=True,  # the diff where the checkout is not clean
             init_timeout=TIMEOUT,
             finish_timeout=TIMEOUT,
             finish_timeout_raises=True,
@@ -235,9 +254,9 @@ def _read_number(path: Path) -> int:
         return 0
 
 
-def _offline_places(folder: Path) -> set[int]:
+def _offline_places(segments: Sequence[Path]) -> set[int]:
     """Places of the rows in a run's offline files; none where these can't be read."""
     try:
-        return offline_places(folder)
+        return offline_places(segments)
     except (WandbProblem, OSError):
         return set()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.plan import Duration
-from engine.records import FINISHED, PLACES, RunRecord, from_json
+from engine.records import EVALUATED, FINISHED, PLACES, RunRecord, from_json
 from engine.rows import sort_rows, thin_curves
 
 if TYPE_CHECKING:
@@ -50,12 +50,12 @@ def find_segments(folder: Path) -> list[Path]:
 
 
 def read_offline(folder: Path) -> WandbRun:
-    """An offline run from its segment, or from all segments below a run's folder.
+    """An offline run from its segment, or from all segments of a run's folder.
 
     Rows of later segments come last; a step that was logged twice is there twice.
     """
     is_segment = any(folder.glob("*.wandb"))
-    segments = [folder] if is_segment else find_segments(folder)
+    segments = [folder] if is_segment else find_segments(folder / "wandb")
     if not segments:
         raise WandbProblem(f"{folder}: there is no {SEGMENTS} with a .wandb file in it")
     config: dict[str, Any] = {}
@@ -71,20 +71,20 @@ def read_offline(folder: Path) -> WandbRun:
                 wandb_id = body.get("run_id") or wandb_id
                 run_id = body.get("display_name") or wandb_id
             elif record["type"] == "history":
-                rows += [_row(body["item"])] if _is_row(body["item"]) else []
+                rows += [_row(body["item"])] if "step" in body["item"] else []
             elif record["type"] == "exit":
                 status = "failed" if body.get("exit_code") else "finished"
     return WandbRun(wandb_id, run_id, _ours(config), status, lambda: rows)
 
 
-def offline_places(folder: Path) -> set[int]:
-    """Places in metrics.jsonl of the rows in all segments below a run's folder."""
+def offline_places(segments: Sequence[Path]) -> set[int]:
+    """Places in metrics.jsonl of the rows in some segments of a run."""
     places = set()
-    for segment in find_segments(folder):
+    for segment in segments:
         for record in _inspect(segment):
             if record["type"] == "history":
                 item = record["history"]["item"]
-                if _is_row(item):
+                if "step" in item:
                     places.add(int(item["_step"]))
     return places
 
@@ -96,14 +96,14 @@ def is_project(text: str) -> bool:
 
 
 def read_project(project: str) -> list[WandbRun]:
-    """The runs of ENTITY/PROJECT; their rows come later, run by run."""
+    """The runs of ENTITY/PROJECT without its evaluations; their rows come later, run by run."""
     import wandb
 
     require_login()
     project = project.strip("/")
     with _as_problem(f"{project} can't be read"):
-        found = list(wandb.Api(timeout=TIMEOUT).runs(project))
-    return [_remote(run) for run in found]
+        found = [_remote(run) for run in wandb.Api(timeout=TIMEOUT).runs(project)]
+    return [run for run in found if EVALUATED not in run.config]
 
 
 def read_records(project: str) -> list[RunRecord]:
@@ -238,7 +238,7 @@ def save_report(report: reports.Report) -> str:
 def _remote(run: Any) -> WandbRun:
     def read() -> list[dict[str, float]]:
         with _as_problem(f"the rows of {run.name} can't be read"):
-            return [_row(item) for item in run.scan_history() if _is_row(item)]
+            return [_row(item) for item in run.scan_history() if "step" in item]
 
     config, summary = _ours(run.config), dict(run.summary_metrics or {})
     return WandbRun(run.id, run.name, config, run.state, read, summary, run.url)
@@ -257,17 +257,6 @@ def _inspect(segment: Path) -> Iterator[dict[str, Any]]:
             continue
         if isinstance(record, dict) and "type" in record:
             yield record
-
-
-def _is_row(item: Mapping[str, Any]) -> bool:
-    """Whether W&B's item is a row of metrics.jsonl; a table has the last row's step, too.
-
-    A table is a mapping with a `_type`, which offline files have as a flat key.
-    """
-    typed = (
-        (isinstance(v, dict) and "_type" in v) or k.endswith("._type") for k, v in item.items()
-    )
-    return "step" in item and not any(typed)
 
 
 def _row(item: Mapping[str, Any]) -> dict[str, float]:

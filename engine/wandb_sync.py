@@ -1,16 +1,12 @@
-"""`python -m scripts.wandb_sync [--outputs outputs] [--dry-run]`: uploads offline W&B runs.
+"""Offline W&B runs, uploaded segment by segment.
 
-Every start of a run leaves a segment, `wandb/offline-run-<time>-<id>` in the run's folder. They go
-up oldest first, each by a `wandb sync` of its own: one command for several skips those that come
-after a segment with a torn end, which is what a killed run leaves. What is uploaded has W&B's
+They go up oldest first, each by a `wandb sync` of its own: one command for several skips those that
+come after a segment with a torn end, which is what a killed run leaves. What is uploaded has W&B's
 marker `*.wandb.synced` and is not uploaded again.
-
-Exit status: 0 all uploaded · 1 some failed · 2 bad arguments, no login, or no way to W&B.
 """
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -18,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from engine.lock import RunFolderBusy, hold_run_folder
-from engine.wandb_runs import WandbProblem, find_segments, require_login
+from engine.wandb_runs import find_segments, require_login
 
 SYNC = (sys.executable, "-m", "wandb", "sync")
 TORN = "ends with an incomplete record"  # as `wandb sync` reports a torn end
@@ -26,52 +22,37 @@ TORN = "ends with an incomplete record"  # as `wandb sync` reports a torn end
 Command = Sequence[str]
 
 
-def main(
-    arguments: Sequence[str] | None = None,
+def upload_all(
+    outputs: Path,
+    timeout: float,
+    *,
+    dry_run: bool = False,
     command: Command = SYNC,
     check_login: Callable[[], None] = lambda: require_login(verify=True),
 ) -> int:
-    """Uploads what is not uploaded yet; `command` gets a segment's folder as its last argument."""
-    options = parse(sys.argv[1:] if arguments is None else arguments)
-    segments = find_segments(options.outputs)
+    """Uploads what is not uploaded yet; 1 if some of it failed. WandbProblem without a login.
+
+    `command` gets a segment's folder as its last argument.
+    """
+    segments = find_segments(outputs)
     to_do = [segment for segment in segments if not is_uploaded(segment)]
     print(f"{len(segments)} segments, {len(segments) - len(to_do)} uploaded, {len(to_do)} to do")
-    if options.dry_run:
+    if dry_run:
         for segment in to_do:
             print(f"would upload {segment}" if not is_running(segment) else f"running {segment}")
         return 0
     if not to_do:
         return 0
-    try:
-        check_login()
-    except WandbProblem as problem:
-        print(problem, file=sys.stderr)
-        return 2
+    check_login()
     failed = 0
     for segment in to_do:
         if is_running(segment):
             outcome = "skipped: its run is going on"
         else:
-            outcome = upload(segment, command, options.timeout)
+            outcome = upload(segment, command, timeout)
         failed += outcome.startswith("failed")
         print(f"{segment}: {outcome}", flush=True)
     return 1 if failed else 0
-
-
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line; argparse ends with status 2 and one message where it is wrong."""
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.wandb_sync", description="Uploads offline W&B runs."
-    )
-    parser.add_argument("--outputs", type=Path, default=Path("outputs"))
-    parser.add_argument("--dry-run", action="store_true", help="only list what would be uploaded")
-    parser.add_argument("--timeout", type=float, default=900.0, help="seconds for one segment")
-    options = parser.parse_args(arguments)
-    if not options.outputs.is_dir():
-        parser.error(f"--outputs {options.outputs} is not a folder")
-    if not options.timeout > 0:
-        parser.error(f"--timeout must be more than 0 seconds, not {options.timeout:g}")
-    return options
 
 
 def is_uploaded(segment: Path) -> bool:
@@ -126,7 +107,3 @@ def upload(segment: Path, command: Command, timeout: float) -> str:
 
 def _marker(path: Path) -> Path:
     return path.with_name(f"{path.name}.synced")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -10,6 +10,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -50,10 +51,22 @@ class CommandLine(argparse.ArgumentParser):
         what = "a folder of your own configs: experiment/, sweep/ and other groups"
         self.add_argument("-cd", "--config-dir", type=Path, metavar="DIR", help=what)
 
+    def add_model(self, what: str = "a run's folder, a checkpoint or an export") -> None:
+        """A trained model, and which of a run's checkpoints."""
+        self.add_argument("model", type=Path, help=what)
+        self.add_argument("--checkpoint", default="last", help="last, best or a step of the run")
+        what = "the mean of the last K checkpoints"
+        self.add_argument("--average", type=int, default=1, metavar="K", help=what)
+
     def read(self, arguments: Sequence[str] | None = None) -> argparse.Namespace:
         """The arguments; flags and overrides in any order. Exits with status 2 if they are bad."""
+        words = [*(sys.argv[1:] if arguments is None else arguments)]
+        flags = [word for word in takewhile(lambda word: word != "--", words) if word[:2] == "--"]
+        for flag in flags:  # before argparse misses other arguments
+            if flag.partition("=")[0] not in self.flags():
+                self.error(f"unrecognized arguments: {flag}")
         parse = self.parse_args if self._subparsers else self.parse_intermixed_args
-        options = parse(arguments)
+        options = parse(words)
         if self.takes_overrides and options.config_dir is not None:
             from launch.compose import searching
 
@@ -73,6 +86,10 @@ class CommandLine(argparse.ArgumentParser):
             known = self.flags()  # also of other subcommands
             nearest = " here" if name in known else did_you_mean(name, known)
             message = f"{flag} is not an option{nearest}"
+        elif missing := re.match(r"the following arguments are required: (.*)", message):
+            optional = [str(action.metavar) for action in self._actions if action.nargs == "*"]
+            names = [name for name in missing[1].split(", ") if name not in optional]
+            message = f"{', '.join(names)} is missing; --help shows how it is called"
         elif wrong := re.match(r"(.*): invalid choice: '(.*?)' \(choose from (.*)\)", message):
             choices = [name.strip("' ") for name in wrong[3].split(",")]
             message = f"{wrong[1]}: {wrong[2]} is not a choice{did_you_mean(wrong[2], choices)}"

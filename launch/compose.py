@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -124,13 +124,23 @@ def _keys(override: Any) -> list[str]:
     return list(flat({key: value})) if isinstance(value, dict) else [key]
 
 
-def apply_overrides(raw: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """A copy of a complete configuration with some values changed; raises with every problem."""
+def apply_overrides(
+    raw: dict[str, Any], overrides: Sequence[str], choices: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
+    """A copy of a complete configuration with some values changed; raises with every problem.
+
+    Of a config group in `choices`, these keys are taken from the chosen file.
+    """
     from omegaconf import OmegaConf
 
     config, problems = OmegaConf.create(raw), list[str]()
     given = _read_overrides([*overrides], problems)
-    problems += [f"{group} is a config group of a new run" for group in given.choices]
+    for group, chosen in given.choices.items():
+        if group not in choices or chosen.is_delete():
+            problems.append(f"{group} is a config group of a new run")
+            continue
+        values = yaml.safe_load(text_of(f"{group}/{chosen.value()}"))
+        config[group].update({key: values[key] for key in choices[group]})
     for override in given.values:
         _apply(config, override, problems)
     if problems:

@@ -111,11 +111,22 @@ def _open_if_closed(number: int) -> None:
         os.set_inheritable(number, True)
 
 
+def lost_output() -> OSError | None:
+    """Why nothing that is printed arrives any more: EPIPE where the reader left; None if it does.
+
+    For commands whose whole purpose is what they print.
+    """
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    return raw.lost if isinstance(raw, _NeverFailing) else None
+
+
 class _NeverFailing(io.FileIO):
     """A file that becomes /dev/null when it can't be written to: a reader that left, a full disk.
 
     The file number itself is redirected, so the processes that this one starts are safe as well.
     """
+
+    lost: OSError | None = None
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
@@ -132,6 +143,7 @@ class _NeverFailing(io.FileIO):
         return done
 
     def _redirect(self, error: OSError) -> None:
+        self.lost = error
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, self.fileno())
         os.close(null)

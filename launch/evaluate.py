@@ -29,6 +29,7 @@ from engine.records import read_json, to_json, write_json
 from engine.schema import did_you_mean
 from launch.config_files import ROOT
 from launch.entry import make_streams_safe
+from launch.evaluation_tracking import tracked
 from launch.trained import PROBLEMS, OpenModel, open_model, task_of
 from tasks.base import Predictions, Task
 
@@ -55,30 +56,50 @@ class Result:
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     predictions: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
+    def flat_metrics(self) -> dict[str, float]:
+        """By split/name."""
+        return {
+            f"{split}/{name}": value
+            for split, found in self.metrics.items()
+            for name, value in found.items()
+        }
+
 
 def run_evaluation(asked: Evaluation) -> int:
     """Prints metrics and writes them beside the run; the exit status."""
     try:
-        model = open_model(asked.path, asked.checkpoint, asked.average, asked.overrides)
+        model = open_model(
+            asked.path, asked.checkpoint, asked.average, asked.overrides, tracked=True
+        )
         splits = choose_splits(model, asked.splits)
         output = asked.output or model.trained.folder / f"{_name(model, asked)}.json"
         if not output.parent.is_dir():
             raise ModelProblem(f"--output {output}: {output.parent} is not a folder")
+        if model.config.tracking.tensorboard:
+            raise ModelProblem("tracking.tensorboard: an evaluation has no curves; use W&B")
         model.task.prepare_evaluation(splits)
-        processes = int(model.config.hardware.processes)
-        if processes == 1:
-            with joined(model.config.hardware.device, model.config.hardware.timeout_s) as group:
-                result = evaluate_splits(model, splits, asked.predictions, group)
-        else:
-            result = _on_processes(model, asked, splits)
+        about = _describe(model, asked, splits)
+        notes = "\n".join(f"{split}: {text}" for split, text in about["protocols"].items() if text)
+        place = output.with_name(f"{output.stem}-wandb")
+        with tracked(model, _name(model, asked), about, notes, place) as outcome:
+            result = _evaluate(model, asked, splits)
+            files = _write(output, model, about, result)
+            outcome.finish(result.flat_metrics(), result.predictions, files)
     except PROBLEMS as problem:
         print(problem, file=sys.stderr)
         return 2
     except WorkersFailed as failure:
         print(failure, file=sys.stderr)
         return 1
-    _write(output, model, asked, splits, result)
     return 0
+
+
+def _evaluate(model: OpenModel, asked: Evaluation, splits: Sequence[str]) -> Result:
+    hardware = model.config.hardware
+    if int(hardware.processes) > 1:
+        return _on_processes(model, asked, splits)
+    with joined(hardware.device, hardware.timeout_s) as group:
+        return evaluate_splits(model, splits, asked.predictions, group)
 
 
 def choose_splits(model: OpenModel, wanted: Sequence[str]) -> tuple[str, ...]:
@@ -120,31 +141,32 @@ def _print(task: Task, split: str, metrics: dict[str, float]) -> None:
     print(f"{split}: {shown}" + (f"\n    {protocol}" if protocol else ""), flush=True)
 
 
-def _write(
-    output: Path, model: OpenModel, asked: Evaluation, splits: Sequence[str], result: Result
-) -> None:
-    """Predictions first: where the evaluation is, all of it is."""
+def _describe(model: OpenModel, asked: Evaluation, splits: Sequence[str]) -> dict[str, Any]:
+    """What is evaluated, and how."""
     trained, hardware = model.trained, model.config.hardware
+    return {
+        "weights": {"from": trained.label, "step": trained.step, "sha256": trained.sha256},
+        "data": model.config.data["name"],
+        "protocols": {split: model.task.protocol(split) for split in splits},
+        "overrides": [o for o in asked.overrides if not o.startswith(("paths.", "tracking"))],
+        "processes": hardware.processes,
+        "precision": hardware.precision,
+    }
+
+
+def _write(output: Path, model: OpenModel, about: dict[str, Any], result: Result) -> list[Path]:
+    """The files. Predictions first: where the evaluation is, all of it is."""
     kept = {split: output.with_name(f"{output.stem}-{split}.jsonl") for split in result.predictions}
     for split, path in kept.items():
         write_predictions(path, result.predictions[split])
     write_json(
         output,
         {
-            "run_id": trained.name,
-            "task": trained.task,
-            "weights": {"from": trained.label, "step": trained.step, "sha256": trained.sha256},
-            "data": model.config.data["name"],
-            "metrics": {
-                f"{split}/{name}": value
-                for split, found in result.metrics.items()
-                for name, value in found.items()
-            },
-            "protocols": {split: model.task.protocol(split) for split in splits},
-            "overrides": [o for o in asked.overrides if not o.startswith("paths.")],
+            "run_id": model.trained.name,
+            "task": model.trained.task,
+            **about,
+            "metrics": result.flat_metrics(),
             "predictions": {split: path.name for split, path in kept.items()},
-            "processes": hardware.processes,
-            "precision": hardware.precision,
             "environment": describe_environment(),
             "date": datetime.now(UTC).date().isoformat(),
         },
@@ -152,11 +174,13 @@ def _write(
     print(f"written: {output}", flush=True)
     for path in kept.values():
         print(f"predictions: {path}", flush=True)
+    return [output, *kept.values()]
 
 
 def _name(model: OpenModel, asked: Evaluation) -> str:
     """evaluation-<which weights>, and what was chosen: splits and overrides."""
-    chosen = [o for o in asked.overrides if not o.startswith(("paths.", "hardware."))]
+    apart = ("paths.", "hardware.", "tracking")
+    chosen = [o for o in asked.overrides if not o.startswith(apart)]
     parts = ["evaluation", model.trained.label, *asked.splits, *chosen]
     name = re.sub(r"[^\w.=-]+", "_", "-".join(parts))
     if len(name) > LONGEST_NAME:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import sys
@@ -18,6 +19,7 @@ from engine.loading import LAST
 from engine.precision import autocast
 from engine.records import to_json
 from engine.schema import read_dataclass
+from launch.entry import lost_output
 from launch.trained import PROBLEMS, open_model
 from tasks.base import BadInput, Input, Prediction, Task
 
@@ -38,7 +40,10 @@ class Request:
 
 
 def run_predictions(asked: Request) -> int:
-    """The exit status: 1 if some of the inputs were bad, 2 if all were."""
+    """The exit status: 1 if some of the inputs were bad, 2 if all were.
+
+    Stops with the last prediction that could be printed: with 0 where the reader has seen enough.
+    """
     options = [text for text in asked.arguments if OPTION.match(text)]
     overrides = [text for text in asked.arguments if OVERRIDE.match(text)]
     sources = [text for text in asked.arguments if text not in (*options, *overrides)]
@@ -71,6 +76,8 @@ def run_predictions(asked: Request) -> int:
             else:
                 good += 1
                 show.prediction(item.name, next(found))
+            if lost := lost_output():
+                return 0 if lost.errno == errno.EPIPE else 1
     return 0 if not bad else 1 if good else 2
 
 

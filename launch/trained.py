@@ -23,6 +23,7 @@ from tasks.catalog import TASKS
 
 # What an override may change of a trained model's configuration: the rest belongs to the training.
 CHANGEABLE = ("hardware.", "paths.data", "data.", "evaluation.batch")
+MIRRORS = ("wandb", "tensorboard")  # keys of `tracking` by which rows are mirrored
 # Of the user's input: exit status 2.
 PROBLEMS = (ConfigProblem, DataProblem, ModelProblem, NonFinite)
 
@@ -48,17 +49,23 @@ class OpenModel:
         precision.configure(hardware, device, threads)
 
 
-def open_model(path: Path, checkpoint: str, average: int, overrides: Sequence[str]) -> OpenModel:
-    """One of PROBLEMS is raised where that is not possible; data is not looked at."""
+def open_model(
+    path: Path, checkpoint: str, average: int, overrides: Sequence[str], *, tracked: bool = False
+) -> OpenModel:
+    """One of PROBLEMS is raised where that is not possible; data is not looked at.
+
+    Nothing is mirrored to W&B unless what is done may be `tracked` and an override asks for it.
+    """
     check_packages()
     trained = load_trained(path, checkpoint, average)
     if trained.task not in TASKS:
         raise ModelProblem(
             f"{path}: is a model of {trained.task!r}{did_you_mean(trained.task, TASKS)}"
         )
-    changed = _keys(overrides)
+    changed = _keys(overrides, (*CHANGEABLE, *(["tracking"] if tracked else [])))
     whole = asdict(read_config(trained.config)) | {"init_from": None, "init_sha256": None}
-    config = read_config(apply_overrides(whole, overrides))
+    whole["tracking"] |= {"wandb": "off", "tensorboard": False}
+    config = read_config(apply_overrides(whole, overrides, {"tracking": MIRRORS}))
     data = str(Path(config.paths.data).absolute())
     config = replace(
         config,
@@ -77,13 +84,13 @@ def task_of(trained: TrainedModel, config: RunConfig) -> Task:
     return task
 
 
-def _keys(overrides: Sequence[str]) -> set[str]:
+def _keys(overrides: Sequence[str], changeable: tuple[str, ...]) -> set[str]:
     keys = {text.partition("=")[0].lstrip("+~") for text in overrides}
-    fixed = sorted(key for key in keys if not key.startswith(CHANGEABLE))
+    fixed = sorted(key for key in keys if not key.startswith(changeable))
     if fixed:
         raise ConfigProblem(
             [
-                f"{key} belongs to the training; an override may change {', '.join(CHANGEABLE)}"
+                f"{key} belongs to the training; an override may change {', '.join(changeable)}"
                 for key in fixed
             ]
         )

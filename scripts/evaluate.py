@@ -5,7 +5,8 @@
 RUN is a run's folder or its id below outputs/. Without --split all splits of the run's final
 evaluation are evaluated, and the numbers are those of the run's own evaluation, to the bit, on any
 number of processes. Overrides change how and on what: `hardware.processes=2`, `paths.data=DIR`,
-`data.folder=newstest2015`, `data.beam=8 data.length_penalty=0.6`, `data.eval_memory=1600`.
+`data.folder=newstest2015`, `data.beam=8 data.length_penalty=0.6`, `data.eval_memory=1600`; and
+`tracking=wandb` logs the evaluation to W&B, beside the run.
 
 Writes evaluation-<what>.json beside the run, and touches nothing else of it.
 Exit status: 0 evaluated · 1 a process failed · 2 bad input.
@@ -23,12 +24,8 @@ from launch.command_line import CommandLine
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parses, evaluates."""
     parser = CommandLine("evaluate", __doc__)
-    parser.add_argument("model", type=Path, help="a run's folder, a checkpoint or an export")
+    parser.add_model()
     parser.add_argument("overrides", nargs="*", metavar="key=value")
-    parser.add_argument("--checkpoint", default="last", help="last, best or a step of the run")
-    parser.add_argument(
-        "--average", type=int, default=1, metavar="K", help="the last K checkpoints"
-    )
     parser.add_argument("--split", action="append", default=[], help="may be given several times")
     parser.add_argument(
         "--predictions",

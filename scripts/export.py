@@ -20,12 +20,8 @@ from launch.command_line import CommandLine
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parses, exports."""
     parser = CommandLine("export", __doc__)
-    parser.add_argument("model", type=Path, help="a run's folder or a checkpoint")
+    parser.add_model("a run's folder or a checkpoint")
     parser.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="a new folder")
-    parser.add_argument("--checkpoint", default="last", help="last, best or a step of the run")
-    parser.add_argument(
-        "--average", type=int, default=1, metavar="K", help="the last K checkpoints"
-    )
     given = parser.read(arguments)
     from launch.export import run_export  # torch: after the command line
 

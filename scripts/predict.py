@@ -15,10 +15,8 @@ Exit status: 0 all predicted · 1 some inputs were bad, named on the standard er
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from launch.command_line import CommandLine
 
@@ -26,12 +24,8 @@ from launch.command_line import CommandLine
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parses, predicts."""
     parser = CommandLine("predict", __doc__)
-    parser.add_argument("model", type=Path, help="a run's folder, a checkpoint or an export")
+    parser.add_model()
     parser.add_argument("arguments", nargs="*", metavar="FILE|key=value")
-    parser.add_argument("--checkpoint", default="last", help="last, best or a step of the run")
-    parser.add_argument(
-        "--average", type=int, default=1, metavar="K", help="the last K checkpoints"
-    )
     parser.add_argument("--batch", type=int, default=1, help="inputs at once: quicker, later")
     parser.add_argument("--json", action="store_true", help="a JSON object a line")
     given = parser.read(arguments)
@@ -42,9 +36,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     try:
         return run_predictions(asked)
-    except BrokenPipeError:  # the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except KeyboardInterrupt:
         return 130
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from engine.records import RUN_FILE
 from launch.command_line import CommandLine
 from launch.worker import run_worker
 from tasks.catalog import TASKS
@@ -25,6 +26,8 @@ def main() -> int:
     if (options.folder is None) == (options.standby is None):
         parser.error("give the folder of a run")
     if options.standby is None:
+        if not (options.folder / RUN_FILE).is_file():
+            parser.error(f"{options.folder} is not a run's folder: it has no {RUN_FILE}")
         return run_worker(options.folder)
     from launch.standby import wait_for_folder
 

@@ -1,9 +1,9 @@
 """Data as people have it: recognise a form of a data set, say what is done, and make it ready.
 
 A task lists its forms, subclasses of `Source`. `recognise` asks each of them what it can do with
-the paths that a user gave. Sources are only read. What is made is written beside its place and
-renamed when it is complete; where that takes long it is done in units, so that a second call
-resumes after the last finished one.
+the paths that a user gave. Sources are only read. What a `StagedSource` makes is written beside its
+place and renamed when it is complete; where that takes long it is done in units, so that a second
+call resumes after the last finished one.
 """
 
 from __future__ import annotations
@@ -129,6 +129,18 @@ class Source(ABC):
         """What was found, and what will be done: a line for the user."""
 
     @abstractmethod
+    def prepare(self, root: Path, data: str, report: Report, say: Say) -> tuple[Manifest, bool]:
+        """Makes `root`; (manifest, False) if that was done before."""
+
+    def part_names(self) -> list[str] | None:
+        """Where a prepared folder can be added to: the parts that this source would make."""
+        return None
+
+
+class StagedSource(Source):
+    """A form whose set is written beside its place and renamed when it is complete."""
+
+    @abstractmethod
     def inputs(self) -> list[Path]:
         """Files and folders that identify the source."""
 
@@ -140,12 +152,7 @@ class Source(ABC):
     def write(self, folder: Path, units: Units, report: Report, say: Say) -> dict[str, Part]:
         """Makes the set in a folder, which may have units of an earlier call; its parts by name."""
 
-    def part_names(self) -> list[str] | None:
-        """Where a prepared folder can be added to: the parts that this source would make."""
-        return None
-
     def prepare(self, root: Path, data: str, report: Report, say: Say) -> tuple[Manifest, bool]:
-        """Makes `root`; (manifest, False) if that was done before."""
         return prepare_from(self, root, data, report, say)
 
 
@@ -178,7 +185,7 @@ def recognise(
 
 
 def prepare_from(
-    source: Source, root: Path, data: str, report: Report, say: Say
+    source: StagedSource, root: Path, data: str, report: Report, say: Say
 ) -> tuple[Manifest, bool]:
     """Makes `root` from a source; (manifest, False) if that was done before."""
     identity = _identity(source)
@@ -204,7 +211,7 @@ def prepare_from(
 
 
 def _prepare_in_place(
-    source: Source, root: Path, data: str, report: Report, say: Say
+    source: StagedSource, root: Path, data: str, report: Report, say: Say
 ) -> tuple[Manifest, bool]:
     """The data lies where it is read: counted and compared, nothing is written into it."""
     if source.action != "linked":
@@ -222,7 +229,7 @@ def _prepare_in_place(
     return manifest, False
 
 
-def _identity(source: Source) -> str:
+def _identity(source: StagedSource) -> str:
     states = []
     for path in source.inputs():
         status = path.stat()

@@ -24,7 +24,7 @@ from tasks.manifests import (
     read_manifest,
     write_manifest,
 )
-from tasks.sources import Source, Survey, Units, link
+from tasks.sources import Source, StagedSource, Survey, Units, link
 
 SOLUTION = "LOC_val_solution.csv"
 MAPPING = "LOC_synset_mapping.txt"
@@ -55,7 +55,7 @@ class ImageNetSource(Source):
 
 
 class OfficialArchives(ImageNetSource):
-    """The three files of image-net.org."""
+    """The three files of image-net.org, unpacked into their place."""
 
     form = "official archives"
     wanted = ", ".join(a.name for a in ILSVRC2012.archives)
@@ -88,15 +88,6 @@ class OfficialArchives(ImageNetSource):
 
     def describe(self) -> str:
         return f"{self.folder}: ImageNet's three official archives; checksums, then unpacking"
-
-    def inputs(self) -> list[Path]:
-        return [self.folder / a.name for a in self.expected.archives]
-
-    def bytes_needed(self) -> int:
-        return sum(path.stat().st_size for path in self.inputs())
-
-    def write(self, folder: Path, units: Units, report: Report, say: Say) -> dict[str, Part]:
-        raise NotImplementedError("unpacked into its place, see `prepare`")
 
     def prepare(self, root: Path, data: str, report: Report, say: Say) -> tuple[Manifest, bool]:
         before = read_manifest(root)
@@ -145,7 +136,7 @@ def measure(folder: Path, say: Say) -> Measured:
     return Measured(images, size, empty)
 
 
-class Folders(ImageNetSource):
+class Folders(ImageNetSource, StagedSource):
     """train/<class>/ and val/<class>/, or a flat val/ with a file that has its labels."""
 
     form = "image folders"

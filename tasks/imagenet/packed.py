@@ -21,7 +21,7 @@ from tasks.imagenet.folders import ImageNetSource, image_part
 from tasks.making import Say
 from tasks.manifests import Part
 from tasks.parquet import ParquetFile, by_split, parquet_files, read_rows
-from tasks.sources import Survey, Units
+from tasks.sources import StagedSource, Survey, Units
 
 LARGEST_IMAGE = 1 << 28  # bytes of one file; ImageNet's largest has 15 MB
 OFFICIAL_NAME = re.compile(
@@ -41,7 +41,7 @@ class Entry(NamedTuple):
     size: int  # bytes, 0 if not known yet
 
 
-class PackedImages(ImageNetSource):
+class PackedImages(ImageNetSource, StagedSource):
     """Images that are written to train/<class>/ and val/<class>/ unit by unit."""
 
     action = "unpacked"

@@ -14,7 +14,7 @@ from tasks.librispeech.prepare import LibriSpeech, check_subset, prepare
 from tasks.making import Say
 from tasks.manifests import Manifest, Part, read_manifest
 from tasks.parquet import ParquetFile, check_numbering, parquet_files, read_rows
-from tasks.sources import Source, Survey, Units, link
+from tasks.sources import Source, StagedSource, Survey, Units, link
 
 MINI = ("train-clean-5", "dev-clean-2")
 UTTERANCE = re.compile(r"(?P<speaker>[0-9]+)-(?P<chapter>[0-9]+)-[0-9]+", re.ASCII)
@@ -44,7 +44,7 @@ class LibriSpeechSource(Source):
 
 
 class Archives(LibriSpeechSource):
-    """Tarballs of openslr.org, one for each subset."""
+    """Tarballs of openslr.org, one for each subset, unpacked into their place."""
 
     form = "official archives"
     wanted = "dev-clean.tar.gz, train-clean-100.tar.gz and so on"
@@ -76,15 +76,6 @@ class Archives(LibriSpeechSource):
     def describe(self) -> str:
         return f"{self.folder}: archives of {', '.join(self.subsets)}; checksums, then unpacking"
 
-    def inputs(self) -> list[Path]:
-        return [self.folder / f"{name}.tar.gz" for name in self.subsets]
-
-    def bytes_needed(self) -> int:
-        return sum(path.stat().st_size for path in self.inputs())
-
-    def write(self, folder: Path, units: Units, report: Report, say: Say) -> dict[str, Part]:
-        raise NotImplementedError("unpacked into its place, see `prepare`")
-
     def prepare(self, root: Path, data: str, report: Report, say: Say) -> tuple[Manifest, bool]:
         say(self.describe())
         is_new = prepare(root, report, self.subsets, self.folder, expected=self.expected, say=say)
@@ -93,7 +84,7 @@ class Archives(LibriSpeechSource):
         return manifest, is_new
 
 
-class SpeechFolders(LibriSpeechSource):
+class SpeechFolders(LibriSpeechSource, StagedSource):
     """Unpacked subsets, also on a read-only disk: linked."""
 
     form = "folders"
@@ -152,7 +143,7 @@ class Utterance(NamedTuple):
         return Path(match["speaker"], match["chapter"])
 
 
-class ParquetSpeech(LibriSpeechSource):
+class ParquetSpeech(LibriSpeechSource, StagedSource):
     """Columns `audio` (bytes and path), `text` and `id`, as Hugging Face's librispeech_asr."""
 
     form = "Hugging Face parquet"

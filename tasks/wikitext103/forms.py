@@ -12,7 +12,7 @@ from tasks.download import Report, file_sums
 from tasks.making import Say
 from tasks.manifests import CHECKSUMS, Part
 from tasks.parquet import ParquetFile, by_split, parquet_files, read_rows
-from tasks.sources import Source, Survey, Units, link
+from tasks.sources import Source, StagedSource, Survey, Units, link
 from tasks.wikitext103.prepare import (
     SPLITS,
     WikiText,
@@ -25,7 +25,7 @@ from tasks.wikitext103.prepare import (
 RAW = "the -raw variant has other words than the paper's vocabulary of 267,735; get wikitext-103-v1"
 
 
-class WikiTextSource(Source):
+class WikiTextSource(StagedSource):
     """`expected` are the real counts: other ones for tests."""
 
     expected: ClassVar[WikiText] = WikiText()

@@ -18,7 +18,7 @@ from tasks.download import CHUNK, Report
 from tasks.making import Say
 from tasks.manifests import COUNTS, Manifest, Part, compare, read_manifest
 from tasks.parquet import ParquetFile, by_split, parquet_files, read_rows
-from tasks.sources import Source, Survey, Units, link
+from tasks.sources import Source, StagedSource, Survey, Units, link
 from tasks.tars import open_tar
 from tasks.wmt14.prepare import LANGUAGES, SPLITS, prepare, write_statmt_manifest
 from tasks.wmt14.statmt import OFFICIAL_PAIRS, Wmt
@@ -48,7 +48,7 @@ def compared(form: str, action: str, split: str, pairs: int, size: int) -> Part:
 
 
 class Statmt(Source):
-    """The archives of statmt.org, in one folder."""
+    """The archives of statmt.org, in one folder, unpacked into their place."""
 
     form = "statmt archives"
     wanted = "training-parallel-europarl-v7.tgz and the others of statmt.org"
@@ -76,17 +76,9 @@ class Statmt(Source):
     def describe(self) -> str:
         return f"{self.folder}: WMT's archives; checksums, then unpacking"
 
-    def inputs(self) -> list[Path]:
-        return [self.folder / c.archive for c in self.expected.corpora(self.news_commentary)]
-
-    def bytes_needed(self) -> int:
-        return sum(c.about for c in self.expected.corpora(self.news_commentary))
-
-    def write(self, folder: Path, units: Units, report: Report, say: Say) -> dict[str, Part]:
-        raise NotImplementedError("unpacked into its place, see `prepare`")
-
     def prepare(self, root: Path, data: str, report: Report, say: Say) -> tuple[Manifest, bool]:
-        missing = [path.name for path in self.inputs() if not path.is_file()]
+        names = [corpus.archive for corpus in self.expected.corpora(self.news_commentary)]
+        missing = [name for name in names if not (self.folder / name).is_file()]
         if missing:
             raise DataProblem(
                 f"{self.folder}: missing {', '.join(missing)}; without --from all archives are"
@@ -105,7 +97,7 @@ class Statmt(Source):
         return manifest, is_new
 
 
-class ParquetPairs(Source):
+class ParquetPairs(StagedSource):
     """A column `translation` with de and en, as Hugging Face's wmt14 has it."""
 
     form = "Hugging Face parquet"
@@ -186,7 +178,7 @@ class Pair(NamedTuple):
     de: Text
 
 
-class Texts(Source):
+class Texts(StagedSource):
     """Line-aligned texts in both languages, plain, as .gz, or in tar or zip archives."""
 
     form = "own texts"

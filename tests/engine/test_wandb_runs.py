@@ -102,7 +102,6 @@ class FakeWandb(types.ModuleType):
             {"_step": 0, "_runtime": 1.5, "step": 1, "train/loss": 2.0, "val/top1": None},
             {"_step": 1, "step": 1, "val/top1": "NaN"},
             {"_step": 2, "note": "not ours"},
-            {"_step": 3, "step": 1, "predictions/val": {"_type": "table-file"}},
         ]
 
     def Settings(self, **given):
@@ -128,7 +127,8 @@ class FakeWandb(types.ModuleType):
         run = types.SimpleNamespace(id="i", name="a/b-s1", config=config, state="running")
         run.scan_history = self.scan_history
         run.summary_metrics, run.url = {"outcome": "finished"}, "https://wandb.example/i"
-        return [run]
+        evaluation = types.SimpleNamespace(**vars(run) | {"config": config | {"evaluated": {}}})
+        return [run, evaluation]
 
     def scan_history(self):
         if isinstance(self.rows, Exception):

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import http.server
-import json
+import os
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
 from engine.lock import hold_run_folder
 from engine.wandb_runs import WandbProblem
-from engine.wandb_sync import main
+from engine.wandb_sync import SYNC, upload_all
+from scripts.wandb_sync import main
+from tests.engine.wandb_server import served
 
 # Like `wandb sync`: leaves a marker for what it has, and ends with 0 also where it has failed.
 FAKE = """
@@ -55,9 +55,11 @@ def outputs(tmp_path):
     return tmp_path / "outputs"
 
 
-def sync(outputs, *words):
-    command = [sys.executable, "-c", FAKE, str(outputs.parent)]
-    return main(["--outputs", str(outputs), *words], command, lambda: None)
+def sync(outputs, timeout=900.0, command=None, check_login=lambda: None, *, dry_run=False):
+    fake = [sys.executable, "-c", FAKE, str(outputs.parent)]
+    return upload_all(
+        outputs, timeout, dry_run=dry_run, command=command or fake, check_login=check_login
+    )
 
 
 def calls(outputs):
@@ -95,7 +97,7 @@ class TestUpload:
 
     def test_does_not_wait_for_ever(self, outputs, capsys):
         make_segment(outputs, "a", "1", "slow")
-        assert sync(outputs, "--timeout", "1") == 1
+        assert sync(outputs, timeout=1) == 1
         assert "no end after 1 s" in capsys.readouterr().out
 
     def test_leaves_a_running_run_alone(self, outputs, capsys):
@@ -108,100 +110,43 @@ class TestUpload:
 
     def test_that_is_dry_only_lists(self, outputs, capsys):
         segment = make_segment(outputs, "a", "1", "whole")
-        assert sync(outputs, "--dry-run") == 0
+        assert sync(outputs, dry_run=True) == 0
         assert f"would upload {segment}" in capsys.readouterr().out
         assert not calls(outputs)
 
     def test_without_the_command_is_a_failure(self, outputs, capsys):
         make_segment(outputs, "a", "1", "whole")
-        assert main(["--outputs", str(outputs)], ["/no/such/command"], lambda: None) == 1
+        assert sync(outputs, command=["/no/such/command"]) == 1
         assert "/no/such/command" in capsys.readouterr().out
 
 
 class TestBefore:
-    def test_anything_starts_there_must_be_a_login(self, outputs, capsys):
+    def test_anything_starts_there_must_be_a_login(self, outputs):
         make_segment(outputs, "a", "1", "whole")
 
         def nobody():
             raise WandbProblem("W&B: no key is configured")
 
-        command = [sys.executable, "-c", FAKE, str(outputs.parent)]
-        assert main(["--outputs", str(outputs)], command, nobody) == 2
-        assert capsys.readouterr().err == "W&B: no key is configured\n"
+        with pytest.raises(WandbProblem, match="no key"):
+            sync(outputs, check_login=nobody)
         assert not calls(outputs)
 
     @pytest.mark.parametrize("words", [["--outputs", "/no/where"], ["--timeout", "0"]])
     def test_bad_words_are_refused(self, outputs, words, capsys):
         with pytest.raises(SystemExit) as ended:
-            sync(outputs, *words)
+            main(["--outputs", str(outputs), *words])
         assert ended.value.code == 2
         assert words[0] in capsys.readouterr().err
 
 
-class Server(http.server.BaseHTTPRequestHandler):
-    """As much of W&B's server as an upload needs."""
-
-    uploads: list[str]
-
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        answer: dict[str, object] = {}
-        if self.path.endswith("/graphql"):
-            query = json.loads(body)
-            answer = {"data": self.answer(query.get("operationName"), query.get("variables"))}
-        elif self.path.endswith("/file_stream"):
-            self.uploads.append(body.decode())
-        data = json.dumps(answer).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def do_GET(self):
-        self.do_POST()
-
-    def do_PUT(self):
-        self.do_POST()
-
-    def answer(self, operation, variables):
-        owner = {"id": "p", "name": "novograd", "entity": {"id": "e", "name": "me"}}
-        place = f"http://{self.headers['Host']}/file"
-        names = (variables or {}).get("files") or []
-        answers = {
-            "Viewer": {"viewer": {"id": "v", "username": "me", "entity": "me", "flags": "{}"}},
-            "RunResumeStatus": {"model": owner | {"bucket": None}},
-            "UpsertBucket": {
-                "upsertBucket": {
-                    "bucket": {"id": "x", "name": "r1", "displayName": "r1", "project": owner},
-                    "inserted": True,
-                }
-            },
-            "CreateRunFiles": {
-                "createRunFiles": {
-                    "runID": "x",
-                    "uploadHeaders": [],
-                    "files": [{"name": name, "uploadUrl": place} for name in names],
-                }
-            },
-        }
-        return answers.get(operation, {})
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture
 def server(monkeypatch):
-    Server.uploads = []
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server) as found:
-        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{found.server_port}")
-        monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-        for name in ("http_proxy", "HTTP_PROXY", "WANDB_MODE"):
-            monkeypatch.delenv(name, raising=False)
-        threading.Thread(target=found.serve_forever, daemon=True).start()
-        yield
-        found.shutdown()
+    with served() as found:
+        for name, value in found.environment().items():
+            monkeypatch.setenv(name, value)
+        for name in set(os.environ) - set(found.environment()):
+            monkeypatch.delenv(name)
+        yield found
 
 
 def test_the_real_command_uploads_past_a_torn_segment(outputs, server, capsys):
@@ -217,10 +162,10 @@ def test_the_real_command_uploads_past_a_torn_segment(outputs, server, capsys):
     shutil.copytree(whole, torn)
     (path,) = torn.glob("*.wandb")
     path.write_bytes(path.read_bytes()[:-100])
-    assert main(["--outputs", str(outputs)], check_login=lambda: None) == 0
+    assert sync(outputs, command=SYNC) == 0
     _, first, second = capsys.readouterr().out.splitlines()
     assert first == f"{torn}: uploaded up to its torn end"
     assert second == f"{whole}: uploaded"
-    assert sum("train/loss" in body for body in Server.uploads) >= 2
-    assert main(["--outputs", str(outputs)], check_login=lambda: None) == 0
+    assert sum("train/loss" in body for body in server.uploads) >= 2
+    assert sync(outputs, command=SYNC) == 0
     assert capsys.readouterr().out == "2 segments, 2 uploaded, 0 to do\n"

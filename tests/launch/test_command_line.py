@@ -23,7 +23,7 @@ from launch.config_files import CONFIGS, ROOT, options_of
 from launch.run_spec import make_run_spec
 from launch.supervise import freeze
 from launch.sweep import read_sweep
-from scripts import launch
+from scripts import evaluate, launch, train
 from tests.launch.launching import command, run_folder
 
 NOVOGRAD = ["experiment=imagenet/novograd_100ep", "scale=paper"]
@@ -53,7 +53,7 @@ def own(tmp_path: Path) -> Path:
     return folder
 
 
-def test_every_script_has_help_and_does_not_import_torch_for_it():
+def test_every_script_has_help_and_names_the_nearest_flag_without_importing_torch():
     """Nor do the recipes' fingerprints, which `report --check` needs."""
     program = f"""
 import contextlib, importlib, io, sys
@@ -64,6 +64,10 @@ for name in {SCRIPTS}:
         main()
         raise AssertionError(f"{{name}} went on after --help")
     assert f"python -m scripts.{{name}}" in text.getvalue(), name
+    sys.argv, text = [name, "--hlep"], io.StringIO()
+    with contextlib.redirect_stderr(text), contextlib.suppress(SystemExit):
+        main()
+    assert text.getvalue().endswith("is not an option; did you mean '--help'?\\n"), text.getvalue()
     loaded = {{"torch", "hydra", "matplotlib", "wandb"}} & set(sys.modules)
     assert not loaded, f"{{name}} --help imports {{loaded}}"
 from launch.fingerprints import recipe_fingerprints
@@ -74,6 +78,22 @@ assert "torch" not in sys.modules
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_worker_needs_the_folder_of_a_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["train", str(tmp_path / "nowhere")])
+    with pytest.raises(SystemExit) as ended:
+        train.main()
+    assert ended.value.code == 2
+    assert "nowhere is not a run's folder: it has no run.yaml" in capsys.readouterr().err
+    assert not any(tmp_path.iterdir())
+
+
+def test_what_is_missing_is_named_without_what_may_be_left_out(capsys):
+    with pytest.raises(SystemExit) as ended:
+        evaluate.main([])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("python -m scripts.evaluate: model is missing;")
 
 
 def test_help_lists_every_option_of_every_group():

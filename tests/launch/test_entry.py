@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -48,6 +49,19 @@ def test_a_stream_that_cannot_be_written_to_ends_nothing(shell, stderr):
     assert done.returncode == 7, done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.replace("note\nnote", "note") == stderr
+
+
+@pytest.mark.parametrize(
+    ("shell", "status"),
+    [
+        ("| head -c 1; exit ${PIPESTATUS[0]}", errno.EPIPE),
+        ("> /dev/full", errno.ENOSPC),
+        ("> /dev/null", 0),
+    ],
+)
+def test_a_command_can_tell_that_its_output_is_lost(shell, status):
+    end = "from launch.entry import lost_output\nsys.exit(getattr(lost_output(), 'errno', 0))"
+    assert run(f"{TALK}{TALK}{end}", shell).returncode == status
 
 
 def test_a_closed_stream_is_not_the_next_file_that_is_opened(tmp_path):

@@ -131,7 +131,9 @@ def test_the_perplexity_of_a_text_is_that_of_an_evaluation(run: Path, predicted,
     assert json.loads(line)["ppl"] == expected
 
 
-def test_each_translation_is_there_before_the_next_line(tmp_path_factory: pytest.TempPathFactory):
+def test_each_translation_is_there_before_the_next_line_until_the_reader_leaves(
+    tmp_path_factory: pytest.TempPathFactory,
+):
     run = smoke_run(tmp_path_factory, "wmt14")
     first, second = kept(run, "valid")[:2]
     command = [sys.executable, "-m", "scripts.predict", str(run)]
@@ -144,7 +146,9 @@ def test_each_translation_is_there_before_the_next_line(tmp_path_factory: pytest
             process.stdin.write(f"{row['input']}\n")
             process.stdin.flush()
             assert process.stdout.readline() == f"{row['hypothesis']}\n"
-        process.stdin.close()
+        process.stdout.close()  # the reader has seen enough: no further lines are waited for
+        process.stdin.write(f"{first['input']}\n")
+        process.stdin.flush()
         assert process.wait() == 0
 
 
