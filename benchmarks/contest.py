@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,10 +30,14 @@ class BenchOptions:
 
 @dataclass
 class Findings:
-    """What a bench has measured; `detail` is kept in its record and not shown on the page."""
+    """What a bench has measured; `detail` is kept in its record and not shown on the page.
+
+    `pages`, by file name, are written beside the record.
+    """
 
     measurements: list[Measurement] = field(default_factory=list)
     detail: dict[str, Any] = field(default_factory=dict)
+    pages: dict[str, str] = field(default_factory=dict)
 
 
 def seconds(action: Action, device: torch.device | None = None) -> float:
@@ -50,6 +55,16 @@ def synchronise(device: torch.device | None) -> None:
         torch.cuda.synchronize(device)
 
 
+def progress(what: str, done: int, total: int) -> None:
+    """Rewrites a terminal's line; elsewhere writes the last one."""
+    text = f"{what} {done} of {total}"
+    if sys.stderr.isatty():
+        end = "\n" if done == total else ""
+        print(f"\r\033[K{text}", end=end, file=sys.stderr, flush=True)
+    elif done == total:
+        print(text, file=sys.stderr, flush=True)
+
+
 def take_turns(
     contestants: Mapping[str, Callable[[], float]], rounds: int, warm: int
 ) -> list[dict[str, float]]:
@@ -57,6 +72,11 @@ def take_turns(
     names = [*contestants]
     kept: list[dict[str, float]] = []
     for number in range(warm + rounds):
+        progress(
+            f"{', '.join(name for name in names if name[0] != ' ')}: round",
+            number + 1,
+            warm + rounds,
+        )
         turn = number % len(names)
         times = {name: contestants[name]() for name in names[turn:] + names[:turn]}
         if number >= warm:
