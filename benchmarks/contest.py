@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +48,20 @@ def seconds(action: Action, device: torch.device | None = None) -> float:
     action()
     synchronise(device)
     return time.perf_counter() - before
+
+
+def peak_bytes(action: Callable[[], object]) -> int:
+    """The most that torch's CPU allocator holds during the action beyond what it held before."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # nothing about missing GPUs
+    with torch.autograd.profiler.profile(profile_memory=True) as profile:
+        action()
+    assert profile.kineto_results is not None
+    events = [e for e in profile.kineto_results.events() if e.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak
 
 
 def synchronise(device: torch.device | None) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import gc
 import inspect
-import os
 import random
 import time
 from collections.abc import Callable
@@ -32,7 +31,7 @@ from torch import Tensor
 
 from analysis.performance import Measurement
 from benchmarks.ceiling import in_place_gb_per_s
-from benchmarks.contest import BenchOptions, Findings, judge, progress, quartiles
+from benchmarks.contest import BenchOptions, Findings, judge, peak_bytes, progress, quartiles
 from benchmarks.optim_page import Row, blocks, rendered
 from benchmarks.optimizer_workloads import PARAMETER_SETS, Workload
 from optim import ClipGlobalNorm, NovoGrad, build_optimizer, native, transform_gradients
@@ -134,20 +133,6 @@ class Runner:
             before(optimizer)
             optimizer.step()
             return time.perf_counter() - start
-
-
-def peak_bytes(action: Callable[[], object]) -> int:
-    """The most that torch's CPU allocator holds during the action beyond what it held before."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # nothing about missing GPUs
-    with torch.autograd.profiler.profile(profile_memory=True) as profile:
-        action()
-    assert profile.kineto_results is not None
-    events = [e for e in profile.kineto_results.events() if e.name() == "[memory]"]
-    held = peak = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        held += event.nbytes()
-        peak = max(peak, held)
-    return peak
 
 
 def takes_part(competitor: Competitor, work: Workload, full: bool) -> bool:
