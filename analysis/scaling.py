@@ -62,6 +62,7 @@ def render_scaling(folder: Path) -> str:
         worlds=world_cells(counted["rows"]) if counted else None,
         step=step_text(counted["steps"]) if counted else None,
         most=max(row["micro_batches"] for row in counted["rows"]) if counted else None,
+        models=model_cells(grown["models"]) if grown else None,
         tensors=tensor_cells(grown["tensors"]) if grown else None,
         lengths=length_cells(grown["lengths"]) if grown else None,
         items=item_cells(grown["items"]) if grown else None,
@@ -122,6 +123,21 @@ def step_text(steps: list[Row]) -> str:
         f"{first['collectives']} all-reduces of the gradients' {first['gradient_bytes']:,} bytes "
         f"and {extra} more, for a model of {first['gradient_bytes'] // 4:,} parameters."
     )
+
+
+def model_cells(rows: list[Row]) -> list[list[str]]:
+    """Time and memory of a step by the size of the model."""
+    return [
+        [
+            f"{row['layers']} × {row['width']}",
+            f"{row['parameters']:,}",
+            format_number(row["ms"], 3),
+            format_number(1e6 * row["ms"] / row["parameters"], 3),
+            size(1e6 * row["kept_mb"]),
+            size(1e6 * row["step_mb"]),
+        ]
+        for row in rows
+    ]
 
 
 def tensor_cells(rows: list[Row]) -> list[list[str]]:

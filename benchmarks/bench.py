@@ -24,6 +24,7 @@ from analysis.performance import (
 )
 from analysis.tables import text_table
 from benchmarks.contest import BenchOptions, Findings
+from engine.formats import format_time
 from engine.memory import keep_freed_memory
 from engine.provenance import describe_environment
 from engine.records import write_json
@@ -40,6 +41,8 @@ def run_bench(name: str, options: BenchOptions, folder: Path) -> BenchRecord:
     contests = read_contests()[name]
     missing = {contest.name for contest in contests} - {m.contest for m in record.measurements}
     write_json(folder / f"{name}.json", to_raw(record, contests))
+    for file, text in found.pages.items():
+        (folder / file).write_text(text)
     rows = [contest_cells(contest, record) for contest in contests if contest.name not in missing]
     if contests:
         print(text_table([list(HEAD), *rows], f"{name}: {environment_line(record)}"), flush=True)
@@ -91,7 +94,10 @@ def choose_device(name: str | None) -> torch.device:
 
 def run_each(names: Sequence[str], arguments: Sequence[str]) -> int:
     """One process per bench, so that none inherits another's memory, threads or compiled code."""
-    for name in names:
+    before = time.perf_counter()
+    for number, name in enumerate(names, 1):
+        so_far = format_time(time.perf_counter() - before)
+        print(f"bench {number} of {len(names)}: {name}, {so_far} so far", flush=True)
         command = [sys.executable, "-m", "scripts.bench", name, *arguments]
         status = subprocess.run(command, cwd=ROOT, check=False).returncode
         if status:

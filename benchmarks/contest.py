@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,10 +31,14 @@ class BenchOptions:
 
 @dataclass
 class Findings:
-    """What a bench has measured; `detail` is kept in its record and not shown on the page."""
+    """What a bench has measured; `detail` is kept in its record and not shown on the page.
+
+    `pages`, by file name, are written beside the record.
+    """
 
     measurements: list[Measurement] = field(default_factory=list)
     detail: dict[str, Any] = field(default_factory=dict)
+    pages: dict[str, str] = field(default_factory=dict)
 
 
 def seconds(action: Action, device: torch.device | None = None) -> float:
@@ -44,10 +50,34 @@ def seconds(action: Action, device: torch.device | None = None) -> float:
     return time.perf_counter() - before
 
 
+def peak_bytes(action: Callable[[], object]) -> int:
+    """The most that torch's CPU allocator holds during the action beyond what it held before."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # nothing about missing GPUs
+    with torch.autograd.profiler.profile(profile_memory=True) as profile:
+        action()
+    assert profile.kineto_results is not None
+    events = [e for e in profile.kineto_results.events() if e.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak
+
+
 def synchronise(device: torch.device | None) -> None:
     """Waits for a GPU; nothing on a CPU."""
     if device is not None and device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def progress(what: str, done: int, total: int) -> None:
+    """Rewrites a terminal's line; elsewhere writes the last one."""
+    text = f"{what} {done} of {total}"
+    if sys.stderr.isatty():
+        end = "\n" if done == total else ""
+        print(f"\r\033[K{text}", end=end, file=sys.stderr, flush=True)
+    elif done == total:
+        print(text, file=sys.stderr, flush=True)
 
 
 def take_turns(
@@ -57,6 +87,11 @@ def take_turns(
     names = [*contestants]
     kept: list[dict[str, float]] = []
     for number in range(warm + rounds):
+        progress(
+            f"{', '.join(name for name in names if name[0] != ' ')}: round",
+            number + 1,
+            warm + rounds,
+        )
         turn = number % len(names)
         times = {name: contestants[name]() for name in names[turn:] + names[:turn]}
         if number >= warm:

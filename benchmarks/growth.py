@@ -1,4 +1,4 @@
-"""`python -m scripts.bench growth`: how costs grow with tensors, sequence length and data.
+"""`python -m scripts.bench growth`: how costs grow with models, tensors, lengths and data.
 
 Data of 1 million items are measured; the page extrapolates to 100 million, and says so.
 """
@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.contest import BenchOptions, Findings, take_turns
+from benchmarks.contest import BenchOptions, Findings, peak_bytes, take_turns
 from benchmarks.wikitext import SIZES, make_words
 from optim import NovoGrad
 from optim.baselines import torch_optimizer
@@ -27,6 +28,8 @@ from tasks.wmt14.packing import Packing
 
 TENSORS = (10, 100, 1_000, 10_000, 100_000)
 NUMBERS = 64  # of a small tensor
+MODELS = ((2, 128), (4, 256), (8, 512), (16, 512))  # layers and width of Transformer-XL
+VOCABULARY, SEGMENT = 10_000, 64  # of these
 LENGTHS = (64, 128, 256, 512)  # of a segment, after a memory as long
 ITEMS = (100_000, 1_000_000)
 ROUNDS = 5
@@ -37,11 +40,46 @@ def measure(options: BenchOptions) -> Findings:
     torch.set_num_threads(1)
     rounds = options.rounds(ROUNDS)
     detail = {
+        "models": [model_row(layers, width, rounds) for layers, width in MODELS],
         "tensors": [optimizer_row(count, rounds) for count in TENSORS],
         "lengths": [length_row(length, rounds) for length in LENGTHS],
         "items": [data_row(name, count) for name in DATA for count in ITEMS],
     }
     return Findings([], detail)
+
+
+def model_row(layers: int, width: int, rounds: int) -> dict[str, Any]:
+    """A whole training step, and megabytes: kept between steps, and most of a step beyond these."""
+    options = replace(
+        SIZES,
+        vocabulary=VOCABULARY,
+        cutoffs=[],
+        layers=layers,
+        d_model=width,
+        d_inner=4 * width,
+        heads=width // SIZES.d_head,
+    )
+    words, model = make_words(options, SEGMENT, SEGMENT), TransformerXL(options)
+    optimizer = NovoGrad(model.parameters(), lr=1e-4)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(words.tokens, words.targets, words.memory, memory_length=SEGMENT)[0].sum().backward()
+        optimizer.step()
+
+    turns = take_turns({"step": lambda: _seconds(step)}, min(rounds, 3), warm=1)
+    optimizer.zero_grad()
+    peak = peak_bytes(step)
+    state = [tensor for own in optimizer.state.values() for tensor in own.values()]
+    kept = sum(tensor.nbytes for tensor in (*model.parameters(), *state))
+    return {
+        "layers": layers,
+        "width": width,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "ms": 1e3 * median(turn["step"] for turn in turns),
+        "kept_mb": kept / 1e6,
+        "step_mb": peak / 1e6,
+    }
 
 
 def optimizer_row(count: int, rounds: int) -> dict[str, Any]:

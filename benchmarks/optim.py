@@ -3,16 +3,18 @@
 All work on the same parameters. A round gives each one step, in an order that changes, with the
 same gradients written afresh before it, so that neither a drift of the machine's speed nor a warm
 cache favours one; ratios are taken within a round. Those slower than twice torch's fused AdamW are
-in every third round only. Takes 16 GB of memory and an idle machine.
+in every third round only.
+
+By default those that matter take part: torch's fused optimizers and AdamW on lists of tensors, the
+fastest other NovoGrad, which the first round finds, and other methods in the first round alone;
+fewer on the large model. `--full` has all, in four times as many rounds, and takes 16 GB of memory.
 """
 
 from __future__ import annotations
 
 import gc
 import inspect
-import os
 import random
-import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -20,8 +22,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
 from importlib import import_module, metadata
-from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 from unittest import mock
 
@@ -30,17 +31,17 @@ from torch import Tensor
 
 from analysis.performance import Measurement
 from benchmarks.ceiling import in_place_gb_per_s
-from benchmarks.contest import BenchOptions, Findings, judge
+from benchmarks.contest import BenchOptions, Findings, judge, peak_bytes, progress, quartiles
 from benchmarks.optim_page import Row, blocks, rendered
 from benchmarks.optimizer_workloads import PARAMETER_SETS, Workload
 from optim import ClipGlobalNorm, NovoGrad, build_optimizer, native, transform_gradients
 from optim.baselines import Optimizer, torch_optimizer
 
-RESULTS = Path(__file__).parent.parent / "results" / "bench"
 LARGE = 100_000_000  # parameters from which on spare competitors are left out
 OURS, REFERENCE = "NovoGrad (ours)", "torch AdamW fused"
 AGAIN = f"{REFERENCE}, again"  # for the noise
 FEW = (OURS, REFERENCE, AGAIN, "torch SGD fused", "timm NvNovoGrad")  # in half precision
+USUAL = (*FEW, "torch AdamW foreach", "torch Adam fused")  # and other NovoGrads and methods
 OPTIONS: dict[str, Any] = {"lr": 1e-4, "weight_decay": 1e-3}
 BETAS = (0.95, 0.98)
 OTHERS = (  # package, module, class
@@ -134,25 +135,13 @@ class Runner:
             return time.perf_counter() - start
 
 
-def peak_bytes(action: Callable[[], object]) -> int:
-    """The most that torch's CPU allocator holds during the action beyond what it held before."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # nothing about missing GPUs
-    with torch.autograd.profiler.profile(profile_memory=True) as profile:
-        action()
-    assert profile.kineto_results is not None
-    events = [e for e in profile.kineto_results.events() if e.name() == "[memory]"]
-    held = peak = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        held += event.nbytes()
-        peak = max(peak, held)
-    return peak
-
-
-def takes_part(competitor: Competitor, work: Workload) -> bool:
-    """Not all do where memory is short, or half precision slow in torch's own operations."""
-    if work.params[0].dtype != torch.float32:
+def takes_part(competitor: Competitor, work: Workload, full: bool) -> bool:
+    """Not all do where memory or time is short, or half precision slow in torch's operations."""
+    if work.params[0].dtype != torch.float32 or (work.numel > LARGE and not full):
         return competitor.name in FEW
-    return not (competitor.spare and work.numel > LARGE)
+    if full:
+        return not (competitor.spare and work.numel > LARGE)
+    return competitor.name in USUAL or competitor.kind in ("neighbour", "other")
 
 
 def run(
@@ -161,28 +150,37 @@ def run(
     bandwidth_now: Callable[[], float],
     rounds: int,
     label: str,
+    full: bool,
 ) -> tuple[list[Row], float, dict[str, Runner]]:
     """Times all in turn; returns the table's rows, the limit in GB/s and everyone's seconds."""
-    present = [c for c in everyone if takes_part(c, work)]
+    present = [c for c in everyone if takes_part(c, work, full)]
     runners = {c.name: Runner(c, c.make(work.params), work) for c in present if c.make}
     for index, runner in enumerate(runners.values()):
         progress(f"{label}: warming up", index + 1, len(runners))
         runner.step()  # makes the state
         runner.extra_bytes = peak_bytes(runner.step)
-    bandwidths, fast = [], list(runners.values())
+    bandwidths, fast, slow = [], list(runners.values()), list(runners.values())
     gc.disable()
     for number in range(rounds):
         progress(f"{label}: round", number + 1, rounds)
         bandwidths.append(bandwidth_now())
-        order = list(runners.values()) if number % 3 == 0 else fast
+        order = slow if number % 3 == 0 else fast
         for runner in random.Random(number).sample(order, len(order)):
             runner.seconds[number] = runner.step()
         if number == 0:
             limit = 2 * runners[REFERENCE].seconds[0]
-            fast = [r for n, r in runners.items() if r.seconds[0] < limit or n == OURS]
+            slow = slow if full else regular(slow)
+            fast = [r for r in slow if r.seconds[0] < limit or r.competitor.name == OURS]
     gc.enable()
     bandwidth = median(bandwidths)
     return [row_of(c, runners, work, bandwidth) for c in everyone], bandwidth, runners
+
+
+def regular(runners: list[Runner]) -> list[Runner]:
+    """Without other methods, and of other NovoGrads the one that was fastest in the first round."""
+    others = [r for r in runners if r.competitor.kind == "other"]
+    best = min(others, key=lambda r: r.seconds[0], default=None)
+    return [r for r in runners if r.competitor.kind in ("ours", "torch") or r is best]
 
 
 def row_of(competitor: Competitor, runners: dict[str, Runner], work: Workload, limit: float) -> Row:
@@ -192,13 +190,11 @@ def row_of(competitor: Competitor, runners: dict[str, Runner], work: Workload, l
         return row | {"status": "left out" if competitor.make else "not installed"}
     runner, seconds = runners[competitor.name], runners[competitor.name].seconds
     middle = median(seconds.values())
-    low, _, high = quantiles(seconds.values(), n=4)
     speed = competitor.traffic / 4 * 1e-9 * work.bytes / middle
     state = [v for of in runner.optimizer.state.values() for v in of.values()]
     state_bytes = sum(v.numel() * v.element_size() for v in state if isinstance(v, Tensor))
     numbers = {
         "median_ms": 1e3 * middle,
-        "noise_percent": 100 * (high - low) / middle,
         "to_adamw": median(t / runners[REFERENCE].seconds[k] for k, t in seconds.items()),
         "to_ours": median(t / runners[OURS].seconds[k] for k, t in seconds.items()),
         "extra_memory_percent": 100 * runner.extra_bytes / work.bytes,
@@ -206,35 +202,34 @@ def row_of(competitor: Competitor, runners: dict[str, Runner], work: Workload, l
         "gb_per_s": speed,
         "of_limit_percent": 100 * speed / limit,
     }
+    if len(seconds) > 1:
+        spread = quartiles([*seconds.values()])
+        numbers["noise_percent"] = 100 * (spread.high - spread.low) / middle
     rounded = {name: float(f"{value:.5g}") for name, value in numbers.items()}
     return row | {"status": "timed", "rounds": len(seconds), **rounded}
 
 
-def progress(what: str, done: int, total: int) -> None:
-    """Rewrites a terminal's line; elsewhere writes the first and the last."""
-    text, end = f"{what} {done} of {total}", "\n" if done == total else ""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end=end, file=sys.stderr, flush=True)
-    elif done in (1, total):
-        print(text, file=sys.stderr, flush=True)
-
-
 def bench(
-    name: str, everyone: list[Competitor], bandwidth_now: Callable[[], float], rounds: int
+    name: str,
+    everyone: list[Competitor],
+    bandwidth_now: Callable[[], float],
+    options: BenchOptions,
 ) -> tuple[Row, list[Measurement]]:
-    """All that is measured on one parameter set."""
+    """All that is measured on one parameter set; clipping on all of them only if `full`."""
     work = Workload(PARAMETER_SETS[name])
-    step, bandwidth, runners = run(everyone, work, bandwidth_now, rounds, name)
+    rounds, full = options.rounds(PARAMETER_SETS[name].rounds), options.full
+    step, bandwidth, runners = run(everyone, work, bandwidth_now, rounds, name, full)
     found = judge_steps(name, runners, step, bandwidth)
+    row: Row = {"tensors": len(work.params), "parameters": work.numel, "rounds": rounds}
+    row |= {"limit_gb_per_s": round(bandwidth, 1), "step": step}
     del runners
     gc.collect()  # the optimizers' state
-    clip, _, runners = run(
-        with_clipping(everyone), work, bandwidth_now, rounds, f"{name} with clipping"
-    )
-    if name == "resnet50v2":
+    clipped = name == "resnet50v2"
+    if clipped or full:
+        clipping, label = with_clipping(everyone), f"{name} with clipping"
+        row["clip_and_step"], _, runners = run(clipping, work, bandwidth_now, rounds, label, full)
+    if clipped:
         found.append(judge_pair(f"{name}_clip", runners, REFERENCE, AGAIN))
-    row: Row = {"tensors": len(work.params), "parameters": work.numel, "rounds": rounds}
-    row |= {"limit_gb_per_s": round(bandwidth, 1), "step": step, "clip_and_step": clip}
     return row, found
 
 
@@ -263,7 +258,7 @@ def judge_pair(
 
 
 def measure(options: BenchOptions) -> Findings:
-    """All parameter sets; also writes the whole tables to optim.md. On the CPU only."""
+    """All parameter sets; the whole tables are a page of its own. On the CPU only."""
     bandwidth_now = partial(in_place_gb_per_s, *(torch.ones(1 << 26) for _ in range(2)))
     kernels = "C++" if native.supports(torch.float32) else "torch's (no C++ compiler)"
     data: Row = {"date": date.today().isoformat(), "threads": torch.get_num_threads()}
@@ -273,14 +268,11 @@ def measure(options: BenchOptions) -> Findings:
             data["packages"][package] = metadata.version(package)
     everyone, measurements = competitors(), []
     for name in PARAMETER_SETS:
-        data["sets"][name], found = bench(
-            name, everyone, bandwidth_now, options.rounds(PARAMETER_SETS[name].rounds)
-        )
+        data["sets"][name], found = bench(name, everyone, bandwidth_now, options)
         measurements += found
-    rows = [r for s in data["sets"].values() for r in (*s["step"], *s["clip_and_step"])]
-    noise = [row["noise_percent"] for row in rows if row["status"] == "timed"]
+    rows = [r for s in data["sets"].values() for r in (*s["step"], *s.get("clip_and_step", ()))]
+    noise = [row["noise_percent"] for row in rows if "noise_percent" in row]
     data["noise_percent"] = {"median": round(median(noise)), "worst": round(max(noise))}
     page = ["Written by `make bench-optim`.", *(rendered(b, markdown=True) for b in blocks(data))]
-    (RESULTS / "optim.md").write_text("\n\n".join(page) + "\n")
     print(*(rendered(block, markdown=False) for block in blocks(data)), sep="\n\n")
-    return Findings(measurements, data)
+    return Findings(measurements, data, {"optim.md": "\n\n".join(page) + "\n"})

@@ -38,7 +38,8 @@ def configure(
     torch.backends.cudnn.deterministic = hardware.deterministic
     if hardware.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(hardware.deterministic, warn_only=True)
+    if hardware.deterministic or torch.are_deterministic_algorithms_enabled():  # imports a compiler
+        torch.use_deterministic_algorithms(hardware.deterministic, warn_only=True)
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[Any]:

@@ -9,6 +9,7 @@ from engine.formats import format_hours
 from engine.plan import reach
 from launch.gpu_estimate import describe_hours, peak_bytes, sustained_tflops
 from launch.run_spec import RunSpec
+from launch.torch_compiler import torch_compiler_unloaded
 from tasks.seeding import derive_seed
 
 PAPER_REACH = 39, 2340  # least and most of the rows of all tables, as a test finds them
@@ -29,6 +30,7 @@ class Cost:
     optimizer_bytes: int
 
 
+@torch_compiler_unloaded()
 def count_cost(spec: RunSpec) -> Cost:
     """Builds model and optimizer on the meta device and counts a micro-batch's operations.
 

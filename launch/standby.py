@@ -22,6 +22,7 @@ from engine.config import ConfigProblem, read_config
 from launch.config_files import ROOT
 from launch.device_check import installed_gpus
 from launch.hardware import cores
+from launch.torch_compiler import COMPILER
 from launch.worker import STOP_WORKER, be_killed_with_parent
 from tasks.catalog import TASKS
 
@@ -32,7 +33,6 @@ NEEDED = (
     "launch.paper_row",
     "launch.run_record",
     "launch.run_spec",
-    "torch._dynamo",  # which every optimizer of torch imports when it is made
 )
 _standby: tuple[subprocess.Popen[bytes], str] | None = None  # and its number of threads
 
@@ -82,7 +82,9 @@ def start_standby(raw: dict[str, Any]) -> None:
     if _standby is None and config.task.name in TASKS:
         threads = cores() if hardware.threads == "auto" else hardware.threads
         environment = worker_environment(threads)
-        arguments = ("--standby", config.task.name)
+        arguments = ["--standby", config.task.name]
+        if hardware.compile or config.optimizer.get("name") != "novograd":
+            arguments.append("--compiler")  # torch's own optimizers import it in their first step
         process = start_process(
             "scripts.train", *arguments, environment=environment, stdin=subprocess.PIPE
         )
@@ -121,9 +123,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.stdin.close()
 
 
-def wait_for_folder(task: str) -> Path:
+def wait_for_folder(task: str, *, compiler: bool) -> Path:
     """The other end: imports, then reads the folder; exits if there is no run."""
-    for module in (*NEEDED, TASKS[task].partition(":")[0]):
+    for module in (*NEEDED, TASKS[task].partition(":")[0], *([COMPILER] if compiler else [])):
         importlib.import_module(module)
     folder = sys.stdin.readline().removesuffix("\n")
     if not folder:

@@ -9,6 +9,7 @@ from engine.config import ConfigProblem, RunConfig, check_combinations
 from engine.plan import batch_problems, duration_problems, schedule_problems
 from engine.schema import did_you_mean, read_dataclass, read_fields
 from launch.hardware import resolve_for, total_memory
+from launch.torch_compiler import torch_compiler_unloaded, unchanged_meta_tensors
 from tasks.base import Task
 from tasks.catalog import TASKS, task_class
 
@@ -68,6 +69,7 @@ def _check_task(values: dict[str, Any], problems: list[str]) -> None:
     problems += duration_problems(values, kind.unit)
 
 
+@torch_compiler_unloaded()
 def _check_optimizer(
     optimizer: dict[str, Any], rules: dict[str, dict[str, Any]], problems: list[str]
 ) -> None:
@@ -105,6 +107,7 @@ def _check_optimizer(
                 problems.append(f"{where}.{key}: {str(problem).removeprefix(f'{name}: ')}")
 
 
+@torch_compiler_unloaded()
 def check_model(config: RunConfig, task: Task) -> None:
     """Builds the model and its optimizer on the meta device, where they take no memory.
 
@@ -118,7 +121,7 @@ def check_model(config: RunConfig, task: Task) -> None:
     key = json.dumps([config.task.name, config.model, config.data], sort_keys=True, default=str)
     try:
         if key not in _checked_models:
-            with torch.device("meta"):
+            with torch.device("meta"), unchanged_meta_tensors():
                 _checked_models[key] = task.build_model()
         model = _checked_models[key]
     except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as e:

@@ -80,6 +80,7 @@ def _train(folder: Path, early: list[int]) -> None:
     from launch.paper_row import compare_with_paper
     from launch.run_record import keep_record
     from launch.run_spec import make_task
+    from launch.torch_compiler import torch_compiler_unloaded
     from tasks.base import DataProblem
     from tasks.catalog import task_class
 
@@ -87,7 +88,8 @@ def _train(folder: Path, early: list[int]) -> None:
     config = read_config(frozen.config)
     hardware = config.hardware
     threads = hardware.threads if isinstance(hardware.threads, int) else None
-    with joined(hardware.device, hardware.timeout_s) as group:
+    group_of_run = joined(hardware.device, hardware.timeout_s)
+    with torch_compiler_unloaded(unless=hardware.compile), group_of_run as group:
         task_kind = task_class(config.task.name)
         precision.configure(hardware, group.device, threads, fixed_shapes=task_kind.fixed_shapes)
         if group.device.type == "cpu":

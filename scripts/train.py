@@ -22,6 +22,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path, nargs="?", help="of a run, with its run.yaml")
     what = "import what a worker of this task needs, then read the folder from the standard input"
     parser.add_argument("--standby", metavar="TASK", choices=TASKS, help=what)
+    parser.add_argument("--compiler", action="store_true", help="with --standby: torch's, too")
     options = parser.read()
     if (options.folder is None) == (options.standby is None):
         parser.error("give the folder of a run")
@@ -31,7 +32,7 @@ def main() -> int:
         return run_worker(options.folder)
     from launch.standby import wait_for_folder
 
-    return run_worker(wait_for_folder(options.standby))
+    return run_worker(wait_for_folder(options.standby, compiler=options.compiler))
 
 
 if __name__ == "__main__":

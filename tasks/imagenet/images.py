@@ -171,7 +171,7 @@ def augment(
     if how.kind == "reference":
         box = reference_crop(picture.height, picture.width, random, how.smallest, objects)
         pixels = picture.part(box, 1)
-        pixels = pixels[:, ::-1] if random.random() < 0.5 else pixels
+        pixels = mirror(pixels) if random.random() < 0.5 else pixels
         return resize_from_corners(pixels, size, size)
     box = torchvision_crop(picture.height, picture.width, random, how.smallest)
     mirrored = random.random() < 0.5
@@ -179,7 +179,7 @@ def augment(
     if shrink > 1:
         box = shrunk(box, shrink)
     square = resize(picture.part(box, shrink), size, size)
-    return square[:, ::-1] if mirrored else square
+    return mirror(square) if mirrored else square
 
 
 def central(picture: Picture, size: int, how: Preprocessing = TORCHVISION) -> np.ndarray:
@@ -234,7 +234,24 @@ def resize_from_corners(pixels: np.ndarray, height: int, width: int) -> np.ndarr
 def _bilinear(pixels: np.ndarray, height: int, width: int, *, align_corners: bool) -> np.ndarray:
     if pixels.shape[:2] == (height, width):
         return pixels
-    planes = torch.from_numpy(pixels).permute(2, 0, 1)[None]
-    resized = torch.ops.aten.upsample_bilinear2d(planes, [height, width], align_corners)
-    result: np.ndarray = resized[0].permute(1, 2, 0).numpy()
-    return result
+    # Into memory in which the colours of a pixel stay together: twice as fast, and copied at once.
+    resized = torch.empty(height, width, 3, dtype=torch.uint8)
+    scales = None, None
+    torch.ops.aten.upsample_bilinear2d.out(
+        _planes(torch.from_numpy(pixels)),
+        [height, width],
+        align_corners,
+        *scales,
+        out=_planes(resized),
+    )
+    return resized.numpy()
+
+
+def mirror(pixels: np.ndarray) -> np.ndarray:
+    """From left to right; much faster than a copy by numpy."""
+    return _planes(torch.from_numpy(pixels)).flip(3)[0].permute(1, 2, 0).numpy()
+
+
+def _planes(pixels: Tensor) -> Tensor:
+    """(H, W, 3) seen as (1, 3, H, W)."""
+    return pixels.permute(2, 0, 1)[None]

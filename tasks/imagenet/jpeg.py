@@ -25,7 +25,7 @@ _DECOMPRESS, _PIXELS_RGB = 1, 0
 _SUBSAMPLING, _WIDTH, _HEIGHT, _PRECISION, _COLORS = 4, 5, 6, 7, 8
 _RGB, _YCBCR, _GREY = 0, 1, 2
 _BLOCK_WIDTH = {0: 8, 1: 16, 2: 16, 3: 8, 4: 8, 5: 32, 6: 8}  # of an MCU, by subsampling
-_TALLEST_BLOCK = 32
+_MARGIN = 2  # pixels: one of a colour that is stored at half the size
 
 
 class _Region(ctypes.Structure):
@@ -62,17 +62,16 @@ class JpegPicture:
     def part(self, box: Box, shrink: int) -> np.ndarray:
         """uint8 (height, width, 3): a part of the image that is reduced by `shrink`.
 
-        The box counts pixels of the reduced image. Around it a block more is decoded, because the
-        colours of neighbours take part in smoothing.
+        The box counts pixels of the reduced image. A little more around it is decoded, because the
+        colours of neighbours take part in smoothing; to the left from the beginning of a block on.
         """
         top, left, height, width = box
         block = max(1, self._block // shrink)
-        margin = max(2, _TALLEST_BLOCK // shrink)
         all_height, all_width = -(-self.height // shrink), -(-self.width // shrink)
-        x0 = max(0, (left - margin) // block * block)
-        y0 = max(0, top - margin)
-        x1 = min(all_width, left + width + margin)
-        y1 = min(all_height, top + height + margin)
+        x0 = max(0, (left - _MARGIN) // block * block)
+        y0 = max(0, top - _MARGIN)
+        x1 = min(all_width, left + width + _MARGIN)
+        y1 = min(all_height, top + height + _MARGIN)
         pixels = np.empty((y1 - y0, x1 - x0, 3), dtype=np.uint8)
         library, handle = _own_handle()
         data = self._data

@@ -24,6 +24,8 @@ from torch import Tensor
 
 from tasks.wmt14.model import POSITIONS, Transformer
 
+PIECE = 128  # scores of a row that are looked at together
+
 
 @dataclass
 class BeamOptions:
@@ -105,7 +107,7 @@ class _Search:
         beam = self.options.beam
         self._forbid(step, log_p)
         sentences, vocabulary = len(self.places), log_p.shape[-1]
-        totals = log_p.view(sentences, -1, vocabulary) + self.scores[..., None]
+        totals = log_p.view(sentences, -1, vocabulary).add_(self.scores[..., None])
         scores, place = first(totals.flatten(1), 2 * beam)
         parent, word = place // vocabulary, place % vocabulary
         ends = (word == self.marks.end) & (scores > -math.inf)
@@ -120,7 +122,7 @@ class _Search:
         rows = parent + torch.arange(sentences, device=place.device)[:, None] * totals.shape[1]
         kept = None
         if any(done):
-            numbers = [number for number, over in enumerate(done) if not over]
+            numbers = _close_up(done)
             if not numbers:
                 return None
             kept = torch.tensor(numbers, device=place.device)
@@ -141,10 +143,10 @@ class _Search:
         log_p[:, self.marks.pad] = -math.inf
         if step < self.options.shortest:
             log_p[:, self.marks.end] = -math.inf
-        last = torch.tensor([self.limits[place] == step for place in self.places])
-        if last.any():
+        last = [self.limits[place] == step for place in self.places]
+        if any(last):
             other = torch.arange(log_p.shape[-1], device=log_p.device) != self.marks.end
-            forbidden = last.to(log_p.device)[:, None, None] & other
+            forbidden = torch.tensor(last, device=log_p.device)[:, None, None] & other
             log_p.view(len(last), -1, log_p.shape[-1]).masked_fill_(forbidden, -math.inf)
 
     def _finish(self, step: int, ends: Tensor, parent: Tensor, scores: Tensor) -> None:
@@ -167,15 +169,32 @@ def first(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     Which of equal scores `topk` takes is not said, and differs between devices. What it takes is
     put in order; only if it had a choice, all of them are sorted. -inf is nobody's choice.
     """
-    values, places = scores.topk(count)
-    smallest = values[:, -1:]
-    choice = ((scores >= smallest).sum(1, keepdim=True) > count) & (smallest > -math.inf)
-    if choice.any():
+    values, places = _greatest(scores, min(count + 1, scores.shape[1]))
+    smallest = values[:, count - 1 : count]
+    if ((values[:, count:] == smallest) & (smallest > -math.inf)).any():
         values, places = scores.sort(dim=1, descending=True, stable=True)
         return values[:, :count], places[:, :count]
-    places, order = places.sort(dim=1)
-    values, order = values.gather(1, order).sort(dim=1, descending=True, stable=True)
+    places, order = places[:, :count].sort(dim=1)
+    values, order = values[:, :count].gather(1, order).sort(dim=1, descending=True, stable=True)
     return values, places.gather(1, order)
+
+
+def _greatest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """`scores.topk(count)`; of long rows only in the pieces with the greatest maxima."""
+    if scores.shape[1] % PIECE or scores.shape[1] < 2 * count * PIECE:
+        return scores.topk(count)
+    pieces = scores.unflatten(1, (-1, PIECE))
+    chosen = pieces.amax(2).topk(count).indices
+    some = pieces.gather(1, chosen[..., None].expand(-1, -1, PIECE)).flatten(1)
+    values, places = some.topk(count)
+    return values, chosen.gather(1, places // PIECE) * PIECE + places % PIECE
+
+
+def _close_up(done: list[bool]) -> list[int]:
+    """Numbers of those that are not done: of the last ones, some fill the places of the done."""
+    count = done.count(False)
+    movers = (number for number in range(count, len(done)) if not done[number])
+    return [next(movers) if done[number] else number for number in range(count)]
 
 
 def _check(model: Transformer, source_lengths: Tensor, options: BeamOptions) -> None:

@@ -30,7 +30,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     plain = x.device.type == "cpu" and x.dtype == weight.dtype == torch.float32
     if not plain or torch.is_autocast_enabled("cpu") or max(weight.shape) < WIDE:
         return F.linear(x, weight, bias)
-    out: Tensor = _Linear.apply(x.flatten(0, -2), weight, bias)  # type: ignore[no-untyped-call]
+    rows = x.flatten(0, -2)
+    out: Tensor = (
+        _Linear.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
+        if torch.is_grad_enabled()
+        else product(rows, weight.t(), bias)
+    )
     return out if x.ndim == 2 else out.view(*x.shape[:-1], -1)  # no view where there need not be
 
 

@@ -83,7 +83,7 @@ class Transformer(nn.Module):
         inputs, x = torch.split(words, [source.numel(), target.numel()])
         mask = _mask(source, source_lengths)
         memory = self._encode(inputs.view(*source.shape, -1), mask)
-        x = self._place(self.target, x.view(*target.shape, -1), 0)
+        x = self.target(x.view(*target.shape, -1), self._positions(0, target.shape[1]))
         for layer in self.decoder:
             x = layer(x, memory, mask)
         return linear(x, matrix, self.output_bias)
@@ -105,28 +105,24 @@ class Transformer(nn.Module):
 
         R is a multiple of the sentences: as many rows for the first, then for the second, …
         """
-        x = F.embedding(tokens[:, None], self.embedding)
-        x = self._place(self.target, x, state.length)
-        state.make_room(len(tokens))
+        state.add_word(len(tokens))
+        words = F.embedding(tokens.view(state.sees.shape[:2]), self.embedding)
+        x = self.target(words, self._positions(state.length - 1, state.length))
         for number, layer in enumerate(self.decoder):
             assert isinstance(layer, DecoderLayer)
             x = layer.step(x, state, number)
-        state.length += 1
-        return F.linear(x[:, 0], self.embedding, self.output_bias)
+        return linear(x.flatten(0, 1), self.embedding, self.output_bias)
 
     def _encode(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        x = self._place(self.source, x, 0)
+        x = self.source(x, self._positions(0, x.shape[1]))
         for layer in self.encoder:
             x = layer(x, mask)
         return x
 
-    def _place(self, side: Side, x: Tensor, start: int) -> Tensor:
-        """Words (B, L, d_model) of which the first is at position `start`."""
-        end = start + x.shape[1]
+    def _positions(self, start: int, end: int) -> Tensor:
         if end > POSITIONS:
             raise ValueError(f"Transformer: a sentence has at most {POSITIONS} words, not {end}")
-        out: Tensor = side(x, self.positions[start:end])
-        return out
+        return self.positions[start:end]
 
     def _initialise(self) -> None:
         """Xavier's uniform; words N(0, 1 / d_model); biases 0, gains of normalisations 1."""
@@ -143,35 +139,53 @@ class DecoderState:
     """Keys and values of the words so far, and of the sentences that are being translated.
 
     memory: of every layer's attention to the source, two of (B, heads, S, d_head).
-    cache: of every layer's attention to the words so far, (layers, 2, R, heads, room, d_head), of
-    which the first `length` positions are in use.
+    cache: of every layer's attention to the words so far, (layers, 2, B, heads, room, d_head), of
+    which the first `used` places are in use. The rows of a sentence share them, and a word's keys
+    and values stay where they are: when hypotheses change places, only `sees` changes.
+    sees: which of these places a row sees, bool (B, R / B, used).
     """
 
     def __init__(self, memory: list[tuple[Tensor, Tensor]], mask: Tensor | None) -> None:
         self.memory, self.mask = memory, mask
-        self.cache: Tensor | None = None
+        sentences, heads, _, d_head = memory[0][0].shape
+        self.cache = memory[0][0].new_empty(len(memory), 2, sentences, heads, 0, d_head)
+        self.sees = torch.ones(sentences, 0, 0, dtype=torch.bool, device=self.cache.device)
         self.length = 0
 
-    def make_room(self, rows: int) -> None:
-        """For the keys and values of one more word of every row."""
-        if self.cache is None:
-            heads, d_head = self.memory[0][0].shape[1], self.memory[0][0].shape[3]
-            shape = len(self.memory), 2, rows, heads, CHUNK, d_head
-            self.cache = self.memory[0][0].new_empty(shape)
-        if self.cache.shape[2] != rows:
-            raise ValueError(f"decode_step: {self.cache.shape[2]} tokens expected, not {rows}")
-        if self.length == self.cache.shape[4]:
-            self.cache = torch.cat([self.cache, torch.empty_like(self.cache[..., :CHUNK, :])], 4)
+    @property
+    def used(self) -> int:
+        return self.sees.shape[2]
+
+    def add_word(self, rows: int) -> None:
+        """Makes room for the keys and values of one more word of every row, seen by itself."""
+        sentences, width, used = self.sees.shape
+        if self.length == 0:
+            width = rows // sentences
+            self.sees = self.sees.new_ones(sentences, width, 0)
+        if rows != sentences * width:
+            raise ValueError(f"decode_step: {sentences * width} tokens expected, not {rows}")
+        itself = torch.eye(width, dtype=torch.bool, device=self.sees.device)
+        self.sees = torch.cat([self.sees, itself.expand(sentences, -1, -1)], 2)
+        if used + width > self.cache.shape[4]:
+            shape = *self.cache.shape[:4], CHUNK * width, self.cache.shape[5]
+            self.cache = torch.cat([self.cache, self.cache.new_empty(shape)], 4)
+        self.length += 1
 
     def select(self, rows: Tensor, sentences: Tensor | None = None) -> None:
         """Goes on with these rows, of these sentences; None if they are the same as before."""
-        assert self.cache is not None
-        self.cache = self.cache.index_select(2, rows)
         if sentences is not None:
-            self.memory = [
-                (k.index_select(0, sentences), v.index_select(0, sentences)) for k, v in self.memory
-            ]
+            self.memory = [(_kept(k, 0, sentences), _kept(v, 0, sentences)) for k, v in self.memory]
             self.mask = None if self.mask is None else self.mask.index_select(0, sentences)
+            self.cache = _kept(self.cache, 2, sentences)
+        count = self.cache.shape[2]
+        self.sees = self.sees.flatten(0, 1)[rows].view(count, len(rows) // count, self.used)
+
+
+def _kept(tensor: Tensor, dim: int, chosen: Tensor) -> Tensor:
+    """`tensor.index_select(dim, chosen)` in the memory of `tensor`, of which it copies the rest."""
+    moved = (chosen != torch.arange(len(chosen), device=chosen.device)).nonzero()[:, 0]
+    tensor.index_copy_(dim, moved, tensor.index_select(dim, chosen[moved]))
+    return tensor.narrow(dim, 0, len(chosen))
 
 
 class Side(nn.Module):
@@ -292,19 +306,13 @@ class DecoderLayer(nn.Module):
         return self._rest(x, self.cross.keys_values(memory), mask)
 
     def step(self, x: Tensor, state: DecoderState, number: int) -> Tensor:
-        """One word of every row, (R, 1, d_model); its keys and values go to the state."""
-        assert state.cache is not None
-        attention, now = self.attention, state.length
-        keys, values = state.cache[number]
-        k, v = attention.keys_values(x)
-        keys[:, :, now], values[:, :, now] = k[:, :, 0], v[:, :, 0]
-        so_far = keys[:, :, : now + 1], values[:, :, : now + 1]
-        attended = attention.attend(attention.split(attention.q(x)), *so_far)
+        """One word of every row, (B, R / B, d_model); its keys and values go to the state."""
+        attention, (keys, values) = self.attention, state.cache[number][:, :, :, : state.used]
+        q, k, v = map(attention.split, together(x, attention.q, attention.k, attention.v))
+        keys[:, :, -x.shape[1] :], values[:, :, -x.shape[1] :] = k, v
+        attended = attention.attend(q, keys, values, state.sees[:, None])
         x = self.attention_norm(self.dropout(attended, onto=x))
-        # The rows of one sentence are as many queries to its keys, which exist once.
-        memory = state.memory[number]
-        grouped = x.view(len(memory[0]), -1, x.shape[-1])
-        return self._rest(grouped, memory, state.mask).view_as(x)
+        return self._rest(x, state.memory[number], state.mask)
 
     def _rest(self, x: Tensor, memory: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
         q = self.cross.split(self.cross.q(x))

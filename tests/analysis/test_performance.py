@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -91,3 +92,20 @@ def test_scaling_without_records_says_so(tmp_path):
     page = render_scaling(tmp_path)
     assert "Counts: not run." in page
     assert "Measurements: not run." in page
+
+
+def test_growth_is_shown_by_model_tensors_length_and_data(tmp_path):
+    model = {"layers": 2, "width": 128, "parameters": 2_000_000, "ms": 50.0}
+    detail = {
+        "models": [model | {"kept_mb": 16.0, "step_mb": 33.7}],
+        "tensors": [{"tensors": 10, "novograd_ms": 0.5, "adamw_ms": 1.0}],
+        "lengths": [{"length": 64, "ms": 20.0, "tokens_per_s": 12_800}],
+        "items": [{"what": "an order", "items": 1_000_000, "seconds": 0.5, "bytes": 3e7}],
+    }
+    write(tmp_path, replace(record("growth"), detail=detail))
+    cells = [
+        [cell.strip() for cell in line.split("|")] for line in render_scaling(tmp_path).split("\n")
+    ]
+    assert ["", "2 × 128", "2,000,000", "50", "25", "16 MB", "33.7 MB", ""] in cells
+    assert ["", "10", "0.5", "1", "50", ""] in cells
+    assert ["", "an order", "100,000,000", "50 s", "3 GB", "extrapolated", ""] in cells

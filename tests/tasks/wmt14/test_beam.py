@@ -154,11 +154,17 @@ def test_of_equal_scores_the_first_ones_are_taken():
     values, places = first(torch.tensor([[1.0, 3.0, 2.0, 3.0]]), 3)
     assert places.tolist() == [[1, 3, 2]]
     torch.manual_seed(0)
-    scores = torch.randint(9, (50, 40)).float()
-    values, places = first(scores, 7)
-    expected = scores.sort(dim=1, descending=True, stable=True)
-    assert torch.equal(places, expected.indices[:, :7])
-    assert torch.equal(values, expected.values[:, :7])
+    for scores in (
+        torch.randint(9, (50, 40)).float(),
+        torch.randint(999, (50, 4096)).float(),  # in pieces, with a choice now and then
+        torch.randn(50, 4096),
+        torch.randn(50, 4096).index_fill(1, torch.arange(5, 4096), -math.inf),
+    ):
+        values, places = first(scores, 7)
+        expected = scores.sort(dim=1, descending=True, stable=True)
+        assert torch.equal(values, expected.values[:, :7])
+        known = values > -math.inf
+        assert torch.equal(places[known], expected.indices[:, :7][known])
 
 
 def test_all_words_equal():
