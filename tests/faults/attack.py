@@ -17,11 +17,11 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -41,7 +41,7 @@ from tests.faults import (  # noqa: F401  # each enters its faults in the matrix
     stops,
     surroundings,
 )
-from tests.faults.matrix import FAULTS, SEED, Outcome, record_of, try_fault
+from tests.faults.matrix import FAULTS, SEED, Outcome, record_of, source_of_figures, try_fault
 from tests.faults.page import RECORD, read_record, write_page
 from tests.faults.site import Workshop
 
@@ -60,14 +60,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = given.faults or [name for name in FAULTS if FAULTS[name].quick or not given.quick]
     keeps = given.record or not (given.quick or given.faults or given.tries)
     folder = Path(tempfile.mkdtemp(prefix="faults-", dir=given.folder))
-    began, outcomes = time.monotonic(), []
+    began, outcomes, source = time.monotonic(), [], source_of_figures(given.seed)
     try:
         with Live(console, folder, len(names)) as live:
             for outcome in try_all(names, folder, given):
                 outcomes.append(outcome)
                 live.ended(outcome)
                 if keeps:
-                    keep([outcome], given.seed)
+                    keep([outcome], source)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     console.print(summary(outcomes))
@@ -137,9 +137,9 @@ class Live:
             self._console.print(f"          [red]{escape(problem)}[/]")
 
 
-def keep(outcomes: Sequence[Outcome], seed: int) -> None:
+def keep(outcomes: Sequence[Outcome], source: Mapping[str, Any]) -> None:
     """Enters figures in the record and on the page, fault by fault, in the matrix' order."""
-    found = read_record() | record_of(outcomes, seed)
+    found = read_record() | record_of(outcomes, source)
     record = {name: found[name] for name in FAULTS if name in found}
     write_json(RECORD, record)
     write_page(record)
