@@ -1,10 +1,12 @@
-"""Files that are either the old one or the new one, never half of it."""
+"""Files that are either the old one or the new one, never half of it; JSON that others wrote."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 
 def write_atomically(path: Path, data: bytes, durable: bool = True) -> None:
@@ -26,6 +28,14 @@ def write_atomically(path: Path, data: bytes, durable: bool = True) -> None:
         raise
     if durable:
         sync(path.parent)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """ValueError for all that is not JSON, deeply nested brackets included."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def remove_temporaries(folder: Path) -> None:

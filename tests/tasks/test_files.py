@@ -4,7 +4,15 @@ import os
 import signal
 from pathlib import Path
 
-from tasks.files import remove_temporaries, write_atomically
+import pytest
+
+from tasks.files import parse_json, remove_temporaries, write_atomically
+
+
+@pytest.mark.parametrize("bracket", ["[", '{"a":'])
+def test_deeply_nested_json_is_a_value_error(bracket):
+    with pytest.raises(ValueError, match="nested too deeply"):
+        parse_json(bracket * 100_000)
 
 
 def test_what_a_kill_in_a_write_leaves_is_removed(tmp_path, monkeypatch):
