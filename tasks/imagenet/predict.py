@@ -65,7 +65,8 @@ class ImagePredictions(Task):
             return self._given_names
         for file in DESCRIPTIONS:
             if (self.root / file).is_file():
-                lines = (self.root / file).read_text(encoding="utf-8").splitlines()
+                text = (self.root / file).read_text(encoding="utf-8", errors="replace")
+                lines = text.splitlines()
                 found = dict([*line.split(maxsplit=1), ""][:2] for line in lines if line.strip())
                 return {folder: found[folder] for folder in self.classes if folder in found}
         return {}
