@@ -109,3 +109,6 @@ def test_an_unknown_fault_is_named(capsys):
         main(["nothing"])
     assert ended.value.code == 2
     assert "unknown fault nothing" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["full-disk=often"])
+    assert "full-disk=30" in capsys.readouterr().err
