@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tasks.files import parse_json, sync, write_atomically
+from tasks.files import parse_json, rename, sync, write_atomically
 from tasks.making import Say, alone
 
 MADE = "made.json"
@@ -56,7 +56,7 @@ def open_cache(
             sync(inner)
         if place.exists():
             shutil.rmtree(place)
-        folder.rename(place)
+        rename(folder, place)
         sync(place.parent)
         return made
 

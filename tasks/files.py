@@ -22,12 +22,25 @@ def write_atomically(path: Path, data: bytes, durable: bool = True) -> None:
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        temporary.replace(path)
+        rename(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     if durable:
         sync(path.parent)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Takes the target's place. NFS may report a rename as failed that has succeeded.
+
+    That happens where the answer is lost: the client asks again, and the source is gone.
+    """
+    before = source.stat()
+    try:
+        source.replace(target)
+    except FileNotFoundError:
+        if not (target.exists() and os.path.samestat(before, target.stat())):
+            raise
 
 
 def parse_json(text: str | bytes) -> Any:
