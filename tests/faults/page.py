@@ -10,6 +10,7 @@ from analysis.pages import replace_block
 from analysis.templating import Markdown, escape, markdown_table
 from engine.records import read_json
 from tasks.files import write_atomically
+from tests.faults.matrix import FAULTS
 
 ROOT = Path(__file__).parents[2]
 RECORD, PAGE = ROOT / "results" / "bench" / "faults.json", ROOT / "docs" / "reliability.md"
@@ -17,15 +18,17 @@ HEAD = ("fault", "surviving means", "tried", "survived")
 
 
 def render(record: Mapping[str, Mapping[str, Any]]) -> str:
-    """A table of all faults, and what was not survived."""
+    """A table of all faults, those that were not tried too, and what was not survived."""
     if not record:
         return "Not run yet."
+    missing = [name for name in FAULTS if name not in record]
+    not_run = f" Not run yet: {', '.join(f'`{name}`' for name in missing)}." if missing else ""
     tried = sum(one["tried"] for one in record.values())
     survived = sum(one["survived"] for one in record.values())
     minutes = sum(one["seconds"] for one in record.values()) / 60
     parts = [
         f"{survived:,} of {tried:,} attacks of {len(record)} kinds survived; one after another "
-        f"they take {minutes:.0f} minutes ({escape(_sources(record))}).",
+        f"they take {minutes:.0f} minutes ({escape(_sources(record))}).{not_run}",
         markdown_table(HEAD, (_row(name, one) for name, one in record.items())),
     ]
     lines = [

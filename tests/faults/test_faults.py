@@ -44,6 +44,7 @@ def test_problems_are_counted_and_shown(tmp_path):
     text = render(record_of([outcome], source_of_figures(0)))
     assert "1 of 2 attacks" in text
     assert "- `a-fault`: badly: a \\| problem" in text
+    assert f"Not run yet: {', '.join(f'`{name}`' for name in FAULTS)}." in text
 
 
 def test_what_cannot_be_tried_is_not_survived(tmp_path):
