@@ -6,7 +6,6 @@ experiments' configurations have now: a record of any other configuration is onl
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -34,7 +33,7 @@ from analysis.verdicts import (
     measured_metrics,
     tolerance_rule,
 )
-from engine.records import RunRecord
+from engine.records import RunRecord, read_json
 
 SCALES = ("paper", "mini", "short")  # a smoke run only shows that something runs
 # How the items of a recipe are written, in this order.
@@ -225,7 +224,7 @@ def _claim_view(
     numbers: dict[str, Any] = dict(study.numbers) if study else {}
     measured = claim.measured
     if measured and (folder / measured.file).exists():
-        sets = json.loads((folder / measured.file).read_text())["detail"]["sets"]
+        sets = read_json(folder / measured.file)["detail"]["sets"]
         for name, found in sets.items():
             entries = {entry["name"]: entry for entry in found["step"]}
             values = {of: entries[of].get(measured.field) for of in measured.of if of in entries}

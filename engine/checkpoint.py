@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.checkpoint_files import DamagedError, Manifest, bytes_needed, read_state, write_state
-from tasks.files import sync, write_atomically
+from tasks.files import rename, sync, write_atomically
 
 PAUSES = (0.1, 0.5, 2.0)  # seconds before each further attempt to save
 LISTED = 20  # lines of differing settings in a message
@@ -141,7 +141,7 @@ class CheckpointStore:
         with suppress(DamagedError):
             older = Manifest.read(note).described()
             write_atomically(note, replace(manifest, replaces=older).encode())
-        temporary.replace(data)
+        rename(temporary, data)
         sync(self._folder)
         write_atomically(note, manifest.encode())
         return data

@@ -17,6 +17,8 @@ from typing import Any, BinaryIO, cast
 import torch
 from torch import Tensor, nn
 
+from tasks.files import parse_json
+
 FORMAT = 1
 # Bytes of the archive beside the tensors' own: for each of them, and once.
 PER_TENSOR, ONCE = 1 << 10, 1 << 16
@@ -47,7 +49,7 @@ class Manifest:
     @classmethod
     def read(cls, path: Path) -> Manifest:
         try:
-            content = json.loads(path.read_bytes())
+            content = parse_json(path.read_bytes())
             if content.pop("checksum") != _checksum(content):
                 raise DamagedError(f"its manifest {path.name} was changed")
             if (version := content["format"]) != FORMAT:

@@ -24,6 +24,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from engine.records import read_json, to_json
+from tasks.files import parse_json
 
 FORMAT = 1
 WEIGHTS_FILE, CONFIG_FILE, CARD_FILE = "model.safetensors", "config.json", "README.md"
@@ -97,7 +98,7 @@ def read_export_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG_FILE
     _read(path)
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = parse_json(path.read_text(encoding="utf-8"))
         checksum = raw.pop("checksum")
         if raw["format"] != FORMAT:
             raise DamagedExport(f"{path}: has format {raw['format']}; {FORMAT} can be read")

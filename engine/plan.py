@@ -138,12 +138,14 @@ def duration_problems(values: Mapping[str, Any], unit: str) -> list[str]:
     return problems
 
 
-def schedule_problems(schedule: ScheduleConfig, lr: Any) -> list[str]:
-    """What is wrong with a schedule, whatever its length is."""
+def schedule_problems(schedule: ScheduleConfig | None, lr: Any) -> list[str]:
+    """What is wrong with a learning rate and its schedule (if known), whatever its length is."""
     if isinstance(lr, bool) or not isinstance(lr, int | float):
         return [f"optimizer.lr must be a number, not {lr!r}"]
     if not (math.isfinite(lr) and lr >= 0):
         return [f"optimizer.lr must be finite and not negative, not {lr!r}"]
+    if schedule is None:
+        return []
     try:
         _make_schedule(schedule, float(lr), 2, 0, (1,) if schedule.milestones else ())
     except ValueError as problem:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.records import to_json
-from tasks.files import write_atomically
+from tasks.files import parse_json, write_atomically
 
 KEPT = 50  # of each split of a final evaluation
 
@@ -36,9 +36,9 @@ def write_predictions(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_predictions(path: Path) -> list[dict[str, Any]]:
-    """What `write_predictions` wrote; an empty list where there is no file."""
+    """What `write_predictions` wrote; an empty list where that is not there, or damaged."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
-    except FileNotFoundError:
+        return [dict(parse_json(line)) for line in lines if line]
+    except (FileNotFoundError, TypeError, ValueError):
         return []
-    return [json.loads(line) for line in lines if line]

@@ -24,7 +24,7 @@ from typing import Any
 
 import yaml
 
-from tasks.files import write_atomically
+from tasks.files import parse_json, write_atomically
 
 RUN_FILE, STATUS_FILE, RECORD_FILE = "run.yaml", "status.json", "record.json"
 FINISHED, DIVERGED, RUNNING = "finished", "diverged", "running"
@@ -128,14 +128,14 @@ class Status:
 def read_status(folder: Path) -> Status:
     """An empty status where there is none, or none that can be read."""
     try:
-        raw = json.loads((folder / STATUS_FILE).read_text(encoding="utf-8"))
+        raw = parse_json((folder / STATUS_FILE).read_text(encoding="utf-8"))
         step = raw.get("step")
         return Status(
             str(raw["status"]),
             str(raw.get("message", "")),
             step if isinstance(step, int) else None,
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return Status()
 
 
@@ -304,11 +304,11 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; ValueError for anything else, however deeply nested."""
+    """A JSON object; ValueError for anything else."""
     try:
-        found = from_json(json.loads(path.read_text(encoding="utf-8")))
-    except RecursionError:
-        raise ValueError(f"{path}: nested too deeply") from None
+        found = from_json(parse_json(path.read_text(encoding="utf-8")))
+    except ValueError as problem:
+        raise ValueError(f"{path}: {problem}") from None
     if not isinstance(found, dict):
         raise ValueError(f"{path}: must be a JSON object, not {type(found).__name__}")
     return found

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from engine.records import RecordError, as_number, to_json
-from tasks.files import write_atomically
+from tasks.files import parse_json, write_atomically
 
 ROWS_FILE = "metrics.jsonl"
 LINE_END = b"\n"
@@ -30,10 +30,7 @@ def encode_row(row: Mapping[str, float]) -> bytes:
 
 def decode_row(line: bytes) -> Row:
     """ValueError for anything but a JSON object of numbers with a step."""
-    try:
-        raw = json.loads(line)
-    except RecursionError:
-        raise ValueError("a row is not nested") from None
+    raw = parse_json(line)
     if not isinstance(raw, dict) or "step" not in raw:
         raise ValueError("a row is a JSON object with a step")
     return {key: as_number(key, value) for key, value in raw.items()}

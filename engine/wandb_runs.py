@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from engine.plan import Duration
 from engine.records import EVALUATED, FINISHED, PLACES, RunRecord, from_json
 from engine.rows import sort_rows, thin_curves
+from tasks.files import parse_json
 
 if TYPE_CHECKING:
     import wandb_workspaces.reports.v2 as reports
@@ -252,7 +252,7 @@ def _inspect(segment: Path) -> Iterator[dict[str, Any]]:
         raise WandbProblem(f"{segment}: W&B can't read it: {last}")
     for line in done.stdout.splitlines():
         try:
-            record = json.loads(line)
+            record = parse_json(line)
         except ValueError:
             continue
         if isinstance(record, dict) and "type" in record:

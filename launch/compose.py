@@ -241,7 +241,7 @@ def _hydra(configs: Path) -> Iterator[Any]:
     try:
         with initialize_config_dir(config_dir=str(configs), version_base="1.3"):
             yield GlobalHydra.instance().config_loader()
-    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as problem:
+    except (HydraException, OmegaConfBaseException, UnicodeError, yaml.YAMLError) as problem:
         raise ConfigProblem([_in_one_line(problem)]) from problem
 
 

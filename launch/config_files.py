@@ -46,7 +46,7 @@ def header_of(text: str) -> str:
 def text_of(name: str, own: Sequence[Path] = ()) -> str:
     """A config file's text, by its name in the tree; empty if there is none."""
     found = [path for folder in folders_of(own) if (path := folder / f"{name}.yaml").is_file()]
-    return found[0].read_text(encoding="utf-8") if found else ""
+    return found[0].read_text(encoding="utf-8", errors="replace") if found else ""
 
 
 def folder_problems(own: Sequence[Path]) -> list[str]:
@@ -60,6 +60,10 @@ def folder_problems(own: Sequence[Path]) -> list[str]:
             name = path.relative_to(folder)
             if (CONFIGS / name).exists():
                 problems.append(f"{path} has the name of configs/{name}: give it another one")
+            try:
+                path.read_text(encoding="utf-8")
+            except UnicodeDecodeError:
+                problems.append(f"{path} must be UTF-8")
     return problems
 
 

@@ -232,7 +232,7 @@ def start_workers(folder: Path, processes: int, threads: int | str) -> int:
 
 def work(folder: Path) -> int:
     """One of several workers."""
-    spec = json.loads((folder / "spec.json").read_text())
+    spec = read_json(folder / "spec.json")
     config = read_config(spec["config"])
     try:
         trained = load_trained(Path(spec["path"]), spec["checkpoint"], spec["average"])

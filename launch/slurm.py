@@ -32,7 +32,7 @@ from launch.hardware import gpus_per_node
 from launch.rendezvous import Node
 from launch.run_spec import RunSpec
 from launch.start import launch
-from tasks.files import write_atomically
+from tasks.files import parse_json, write_atomically
 
 JOB = "job.json"  # in a run's folder: the job that it was submitted as
 USUAL_WORKERS = 8  # loader processes of a GPU for which cores are requested
@@ -145,7 +145,7 @@ def _known_state(run: RunSpec, queued: set[str]) -> str:
     if read_status(run.folder).kind == "finished":
         return "finished"
     with suppress(OSError, ValueError, KeyError):
-        if (job := json.loads((run.folder / JOB).read_text())["job"]) in queued:
+        if (job := parse_json((run.folder / JOB).read_text())["job"]) in queued:
             return f"job {job}"
     try:
         with hold_run_folder(run.folder):

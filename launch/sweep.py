@@ -174,7 +174,7 @@ def sweep_files(own: Sequence[Path] = ()) -> dict[str, dict[str, Any]]:
     for path in [p for folder in folders_of(own) for p in sorted(folder.glob("sweep/*.yaml"))]:
         try:
             raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except yaml.YAMLError as problem:
+        except (yaml.YAMLError, UnicodeDecodeError) as problem:
             raise ConfigProblem([f"{path}: {' '.join(str(problem).split())}"]) from problem
         if not isinstance(raw, dict):
             raise ConfigProblem([f"{path} must be a mapping, not {raw!r}"])
@@ -196,10 +196,17 @@ def _split(arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     for argument in arguments:
         key, equals, text = argument.partition("=")
         if equals and key in names:
-            own[key] = text.split(",") if key == "group_by" else yaml.safe_load(text)
+            own[key] = text.split(",") if key == "group_by" else _value(argument, text)
         else:
             others.append(argument)
     return own, others
+
+
+def _value(argument: str, text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigProblem([f"{argument!r} can't be read: write key=value"]) from None
 
 
 def _read_file(name: str, folders: Sequence[Path], problems: list[str]) -> dict[str, Any]:

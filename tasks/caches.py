@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tasks.files import sync, write_atomically
+from tasks.files import parse_json, rename, sync, write_atomically
 from tasks.making import Say, alone
 
 MADE = "made.json"
@@ -56,7 +56,7 @@ def open_cache(
             sync(inner)
         if place.exists():
             shutil.rmtree(place)
-        folder.rename(place)
+        rename(folder, place)
         sync(place.parent)
         return made
 
@@ -66,7 +66,7 @@ def _verified(place: Path, made_from: Mapping[str, Any]) -> dict[str, Any]:
     if not place.exists():
         raise FileNotFoundError(place)
     try:
-        made: dict[str, Any] = json.loads((place / MADE).read_text())
+        made: dict[str, Any] = parse_json((place / MADE).read_text())
         if made["made_from"] != made_from:
             raise _Unfit("made from other data or by another version")
         for name, entry in made["files"].items():
@@ -78,7 +78,7 @@ def _verified(place: Path, made_from: Mapping[str, Any]) -> dict[str, Any]:
                 raise _Unfit(f"the checksum of {name} is wrong")
     except FileNotFoundError as error:
         raise _Unfit(f"{Path(error.filename).name} is missing") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise _Unfit(f"{MADE} cannot be read") from None
     return made
 

@@ -1,10 +1,12 @@
-"""Files that are either the old one or the new one, never half of it."""
+"""Files that are either the old one or the new one, never half of it; JSON that others wrote."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 
 def write_atomically(path: Path, data: bytes, durable: bool = True) -> None:
@@ -20,12 +22,33 @@ def write_atomically(path: Path, data: bytes, durable: bool = True) -> None:
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        temporary.replace(path)
+        rename(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     if durable:
         sync(path.parent)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Takes the target's place. NFS may report a rename as failed that has succeeded.
+
+    That happens where the answer is lost: the client asks again, and the source is gone.
+    """
+    before = source.stat()
+    try:
+        source.replace(target)
+    except FileNotFoundError:
+        if not (target.exists() and os.path.samestat(before, target.stat())):
+            raise
+
+
+def parse_json(text: str | bytes) -> Any:
+    """ValueError for all that is not JSON, deeply nested brackets included."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def remove_temporaries(folder: Path) -> None:

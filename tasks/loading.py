@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -83,11 +83,29 @@ def load_batches(
         prefetch_factor=PREFETCH if workers else None,
         generator=torch.Generator(),  # otherwise a number is drawn from the global one
     )
-    for loaded in loader:
-        if isinstance(loaded, DataProblem):
-            raise loaded
-        unreadable.add(loaded.unreadable)
-        yield Batch(loaded.tensors, loaded.units)
+    try:
+        for loaded in _started(loader):
+            if isinstance(loaded, DataProblem):
+                raise loaded
+            unreadable.add(loaded.unreadable)
+            yield Batch(loaded.tensors, loaded.units)
+    except (EOFError, ConnectionError) as error:
+        # Killed while it passed a tensor on, and not yet known to torch as dead.
+        raise RuntimeError(f"DataLoader worker (pid unknown) was lost: {error!r}") from error
+
+
+def _started(loader: DataLoader[Any]) -> Iterator[Any]:
+    """Its iterator, without the handler of SIGCHLD that torch sets with the first worker.
+
+    When a worker dies that handler raises in whatever the main thread does then, in a save or in
+    the handling of another error. Without it the next batch raises the same, seconds later.
+    """
+    if threading.current_thread() is not threading.main_thread():  # where torch sets none
+        return iter(loader)
+    before = signal.getsignal(signal.SIGCHLD)
+    batches = iter(loader)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL if before is None else before)
+    return batches
 
 
 def _as_it_is(loaded: Any) -> Any:

@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from tasks.files import write_atomically
+from tasks.files import parse_json, write_atomically
 from tasks.making import cache_folder
 
 MANIFEST = "manifest.json"
@@ -132,12 +132,12 @@ def read_manifest(root: Path) -> Manifest | None:
     """None if there is none that can be read."""
     for file in (root / MANIFEST, _cached(root)):
         try:
-            raw = json.loads(file.read_text(encoding="utf-8"))
+            raw = parse_json(file.read_text(encoding="utf-8"))
             if raw.pop("version") != VERSION:
                 continue
             parts = {name: Part(**part) for name, part in raw.pop("parts").items()}
             return Manifest(parts=parts, **raw)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
     return None
 

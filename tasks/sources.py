@@ -98,7 +98,7 @@ class Units:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._done = set(file.read_text().splitlines()) if file.exists() else set()
+        self._done = set(file.read_text(errors="replace").splitlines()) if file.exists() else set()
 
     def __contains__(self, unit: str) -> bool:
         return unit in self._done

@@ -127,6 +127,16 @@ def unpickles(path: str, source: str) -> list[str]:
     return found
 
 
+def parses_json(path: str, source: str) -> list[str]:
+    """Files that are parsed with json itself, which raises RecursionError for nested brackets."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("json.load", "json.loads"):
+            if ".read_" in ast.unparse(node):
+                found.append(f"{path}:{node.lineno}: use tasks.files.parse_json")
+    return found
+
+
 def too_long(path: str, source: str) -> list[str]:
     lines = len(source.splitlines())
     if Path(path).parts[0] != "scripts" or lines <= LONGEST_SCRIPT:
@@ -219,6 +229,12 @@ def test_nothing_is_unpickled():
 def test_a_call_that_unpickles_is_found(call):
     assert unpickles("engine/loading.py", call)
     assert not unpickles("engine/loading.py", "torch.load(file, weights_only=True)")
+
+
+def test_files_are_parsed_with_parse_json():
+    found = problems(parses_json)
+    assert not found, "\n".join(found)
+    assert parses_json("engine/rows.py", "json.loads(path.read_text())")
 
 
 def test_scripts_are_short():

@@ -80,29 +80,26 @@ def test_the_integrations_add_to_the_lock_and_replace_nothing_of_it():
     assert "--require-hashes" in install
 
 
-def test_a_package_that_differs_from_the_lock_is_refused(tmp_path):
+def test_a_package_that_differs_from_the_lock_stops_the_set_up(tmp_path, monkeypatch):
     (tmp_path / "p").mkdir()
-    (tmp_path / "p" / "pyproject.toml").write_text("[project]\nname = 'p'\nversion = '1'\n")
+    (tmp_path / "p" / "pyproject.toml").write_text("[project]\nname = 'wheel'\nversion = '999'\n")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    build = [
-        *pip,
-        "wheel",
-        "--no-build-isolation",
-        "--no-deps",
-        "-q",
-        "-w",
-        tmp_path,
-        tmp_path / "p",
-    ]
-    subprocess.run(build, check=True, capture_output=True)
+    options = ["--no-build-isolation", "--no-deps", "-q", "-w", tmp_path]
+    subprocess.run([*pip, "wheel", *options, tmp_path / "p"], check=True, capture_output=True)
     lock = tmp_path / "lock"
-    lock.write_text(f"p==1 --hash=sha256:{'0' * 64}\n")
-    install = [*pip, "install", "--no-index", "--find-links", tmp_path, "--require-hashes"]
-    done = subprocess.run(
-        [*install, "--target", tmp_path / "out", "-r", lock], capture_output=True, check=False
-    )
-    assert done.returncode == 1
-    assert b"HASH" in done.stderr.upper()
+    lock.write_text(f"wheel==999 --hash=sha256:{'0' * 64}\n")
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    given = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": tmp_path, "PIP_TARGET": tmp_path / "out"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, str(value))
+    done = run_make("setup", f"LOCK={lock}", f"VENV={tmp_path / 'venv'}")
+    assert done.returncode == 2
+    assert "DO NOT MATCH THE HASHES" in done.stderr
+    assert "make: set-up stopped: pip could not install what requirements.lock says" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_lock_satisfies_the_project():

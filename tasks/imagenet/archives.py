@@ -28,6 +28,7 @@ from typing import IO, Any
 from filelock import Timeout, UnixFileLock
 
 from tasks.base import DataProblem
+from tasks.files import parse_json
 from tasks.imagenet.ilsvrc2012 import (
     ILSVRC2012,
     VAL_IMAGE,
@@ -370,7 +371,7 @@ def _image_sizes(folder: Path) -> dict[str, int]:
 def _read_json(path: Path) -> dict[str, Any]:
     """What a stamp says; nothing if it is not there or damaged."""
     try:
-        found = json.loads(path.read_text())
+        found = parse_json(path.read_text())
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

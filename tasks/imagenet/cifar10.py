@@ -12,7 +12,6 @@ import base64
 import contextlib
 import hashlib
 import io
-import json
 import os
 import pickle
 import shutil
@@ -33,6 +32,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tasks.base import DataProblem
+from tasks.files import parse_json
 from tasks.making import MAKE_AGAIN, Say, make_once
 from tasks.tars import open_tar
 
@@ -371,7 +371,7 @@ def _decode_pictures(files: Mapping[str, bytes]) -> Splits:
                 with Image.open(io.BytesIO(files[f"{name}.png"])) as picture:
                     rows.append(np.asarray(picture.convert("RGB")))
             images = np.concatenate(rows).reshape(-1, SIDE, SIDE, 3)
-            labels = np.array(json.loads(files[NPM_LABELS[split]]), dtype=np.uint8)
+            labels = np.array(parse_json(files[NPM_LABELS[split]]), dtype=np.uint8)
             splits[split] = Examples(images, labels)
         return splits
     except (OSError, SyntaxError, ValueError, TypeError, OverflowError) as error:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tasks.base import BadInput, Batch, DataProblem, HubFacts, Input, Prediction, Task
+from tasks.files import parse_json
 from tasks.imagenet.data import ImageNetDataOptions, Images
 from tasks.imagenet.images import MEANS, RANGE, RESIZE_TO_CROP, UnreadableImage, evaluation_image
 from tasks.imagenet.index import class_names
@@ -64,7 +65,8 @@ class ImagePredictions(Task):
             return self._given_names
         for file in DESCRIPTIONS:
             if (self.root / file).is_file():
-                lines = (self.root / file).read_text(encoding="utf-8").splitlines()
+                text = (self.root / file).read_text(encoding="utf-8", errors="replace")
+                lines = text.splitlines()
                 found = dict([*line.split(maxsplit=1), ""][:2] for line in lines if line.strip())
                 return {folder: found[folder] for folder in self.classes if folder in found}
         return {}
@@ -81,8 +83,8 @@ class ImagePredictions(Task):
 
     def use_model_files(self, files: Mapping[str, bytes]) -> None:
         try:
-            self.given_classes = [str(folder) for folder in json.loads(files[FOLDERS_FILE])]
-            self._given_names = dict(json.loads(files.get(NAMES_FILE, b"{}")))
+            self.given_classes = [str(folder) for folder in parse_json(files[FOLDERS_FILE])]
+            self._given_names = dict(parse_json(files.get(NAMES_FILE, b"{}")))
         except (KeyError, TypeError, ValueError) as error:
             raise DataProblem(f"{FOLDERS_FILE}: not a list of classes: {error!r}") from error
         found, wanted = len(self.given_classes), self.model_options.classes

@@ -85,7 +85,7 @@ def _joined(lines: dict[str, str]) -> str:
 def _check_whole(root: Path) -> None:
     for path, lines in _transcripts().items():
         file = root / path
-        if not file.is_file() or file.read_text() != _joined(lines):
+        if not file.is_file() or file.read_bytes() != _joined(lines).encode():
             raise DataProblem(
                 f"{file}: not the made-up speech; move {root} elsewhere to have it made"
             )

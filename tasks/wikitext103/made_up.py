@@ -21,7 +21,7 @@ def make_made_up(root: Path) -> None:
     files = {split: root / f"wiki.{split}.tokens" for split in LINES}
     if root.exists():
         for split, file in files.items():
-            if not file.is_file() or len(file.read_text().splitlines()) != LINES[split]:
+            if not file.is_file() or len(file.read_bytes().splitlines()) != LINES[split]:
                 raise DataProblem(
                     f"{file}: not the made-up text; move {root} elsewhere to have it made"
                 )

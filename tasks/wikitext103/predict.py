@@ -24,6 +24,7 @@ from tasks.base import (
     Shard,
     Task,
 )
+from tasks.files import parse_json
 from tasks.texts import read_text
 from tasks.wikitext103.model import TransformerXL
 from tasks.wikitext103.segments import NO_TARGET, Protocol, Segment, evaluation_segments
@@ -91,7 +92,7 @@ class TextPredictions(Task):
 
     def use_model_files(self, files: Mapping[str, bytes]) -> None:
         try:
-            self.given_words = [str(word) for word in json.loads(files[FILE])]
+            self.given_words = [str(word) for word in parse_json(files[FILE])]
         except (KeyError, TypeError, ValueError) as error:
             raise DataProblem(f"{FILE}: not a list of words: {error!r}") from error
         found, wanted = len(self.given_words), self.model_options.vocabulary

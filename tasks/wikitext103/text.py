@@ -20,6 +20,7 @@ import numpy as np
 
 from tasks.base import DataProblem
 from tasks.caches import open_cache, state_of
+from tasks.files import parse_json
 from tasks.making import cache_folder
 
 SPLITS = ("train", "valid", "test")
@@ -50,7 +51,7 @@ class Text:
             )
         except OSError as error:
             raise DataProblem(f"{place}: the words cannot be kept there: {error}") from error
-        self.words: list[str] = json.loads((place / "words.json").read_text())
+        self.words: list[str] = parse_json((place / "words.json").read_text())
         self.splits: dict[str, np.ndarray] = {
             split: np.memmap(place / f"{split}.int32", dtype=np.int32, mode="r") for split in SPLITS
         }

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from tasks.base import DataProblem
 from tasks.download import CHUNK, Patience, Report, check_space, check_sums, fetch
+from tasks.files import parse_json
 from tasks.making import Say, alone
 from tasks.manifests import CHECKSUMS, Manifest, Part, read_manifest, write_manifest
 from tasks.tars import open_tar
@@ -105,7 +106,7 @@ def prepare(
 def read_statistics(root: Path) -> dict[str, Any]:
     """What `statistics.json` says; nothing if it is not there or damaged."""
     try:
-        found = json.loads((root / STATISTICS).read_text())
+        found = parse_json((root / STATISTICS).read_text())
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -87,6 +87,7 @@ DAMAGE_OF_THE_MANIFEST = {
     "binary": (lambda note: note.write_bytes(b"\xff\x00"), "unreadable"),
     "a_list": (lambda note: note.write_text("[]"), "unreadable"),
     "of_nothing": (lambda note: note.write_text("{}"), "unreadable"),
+    "deeply_nested": (lambda note: note.write_text("[" * 100_000), "nested too deeply"),
     "a_folder": (as_folder, "unreadable"),
     "of_another": (of_another, "is of step 1"),
 }

@@ -192,7 +192,7 @@ def test_rows_keep_every_number(row, step):
 
 @pytest.mark.parametrize("line", [b"[]", b"{}", b'{"step": "x"}', b'{"step": true}', DEEP.encode()])
 def test_anything_else_is_no_row(line):
-    with pytest.raises(ValueError, match=r"row|number"):
+    with pytest.raises(ValueError, match=r"row|number|nested"):
         decode_row(line)
 
 

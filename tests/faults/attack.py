@@ -1,4 +1,4 @@
-"""`python -m tests.faults [FAULT …] [--quick]`: attacks the suite from outside, and counts.
+"""`python -m tests.faults [FAULT[=TRIES] …] [--quick]`: attacks the suite from outside, and counts.
 
 Every fault is tried through the real commands on a small run; docs/reliability.md says what is
 promised. All faults in full take about 20 minutes on two cores, and write their figures to
@@ -17,11 +17,11 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -41,7 +41,7 @@ from tests.faults import (  # noqa: F401  # each enters its faults in the matrix
     stops,
     surroundings,
 )
-from tests.faults.matrix import FAULTS, SEED, Outcome, record_of, try_fault
+from tests.faults.matrix import FAULTS, SEED, Outcome, record_of, source_of_figures, try_fault
 from tests.faults.page import RECORD, read_record, write_page
 from tests.faults.site import Workshop
 
@@ -57,17 +57,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.page:
         write_page(read_record())
         return 0
-    names = given.faults or [name for name in FAULTS if FAULTS[name].quick or not given.quick]
+    wanted = given.faults or [name for name in FAULTS if FAULTS[name].quick or not given.quick]
+    tries = {name: int(number or 0) for name, _, number in (w.partition("=") for w in wanted)}
     keeps = given.record or not (given.quick or given.faults or given.tries)
     folder = Path(tempfile.mkdtemp(prefix="faults-", dir=given.folder))
-    began, outcomes = time.monotonic(), []
+    began, outcomes, source = time.monotonic(), [], source_of_figures(given.seed)
     try:
-        with Live(console, folder, len(names)) as live:
-            for outcome in try_all(names, folder, given):
+        with Live(console, folder, len(tries)) as live:
+            for outcome in try_all(tries, folder, given):
                 outcomes.append(outcome)
                 live.ended(outcome)
                 if keeps:
-                    keep([outcome], given.seed)
+                    keep([outcome], source)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     console.print(summary(outcomes))
@@ -77,13 +78,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if survived == tried else 1
 
 
-def try_all(names: Sequence[str], folder: Path, given: argparse.Namespace) -> Iterator[Outcome]:
-    """Each fault in one of `--jobs` processes; as they end."""
+def try_all(tries: Mapping[str, int], folder: Path, given: argparse.Namespace) -> Iterator[Outcome]:
+    """Each fault, so often (0: as always), in one of `--jobs` processes; as they end."""
     spawned = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(given.jobs, spawned) as pool:
         running = [
-            pool.submit(try_one, name, folder, given.quick, given.tries, given.seed)
-            for name in names
+            pool.submit(try_one, name, folder, given.quick, number or given.tries, given.seed)
+            for name, number in tries.items()
         ]
         for done in as_completed(running):
             yield done.result()
@@ -137,9 +138,9 @@ class Live:
             self._console.print(f"          [red]{escape(problem)}[/]")
 
 
-def keep(outcomes: Sequence[Outcome], seed: int) -> None:
+def keep(outcomes: Sequence[Outcome], source: Mapping[str, Any]) -> None:
     """Enters figures in the record and on the page, fault by fault, in the matrix' order."""
-    found = read_record() | record_of(outcomes, seed)
+    found = read_record() | record_of(outcomes, source)
     record = {name: found[name] for name in FAULTS if name in found}
     write_json(RECORD, record)
     write_page(record)
@@ -160,7 +161,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("faults", nargs="*", metavar="FAULT", help="default: all; see --list")
+    parser.add_argument("faults", nargs="*", metavar="FAULT[=TRIES]", help="default: all")
     parser.add_argument("--list", action="store_true", help="the names of all faults")
     parser.add_argument("--page", action="store_true", help="write docs/reliability.md only")
     parser.add_argument("--quick", action="store_true", help="few attempts each: some minutes")
@@ -172,6 +173,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--folder", type=Path, help="where to work (default: /tmp)")
     given = parser.parse_args(arguments)
-    if unknown := [name for name in given.faults if name not in FAULTS]:
-        parser.error(f"unknown fault {unknown[0]}; there are: {', '.join(FAULTS)}")
+    for name, equals, number in (text.partition("=") for text in given.faults):
+        if name not in FAULTS:
+            parser.error(f"unknown fault {name}; there are: {', '.join(FAULTS)}")
+        if equals and not number.isdecimal():
+            parser.error(f"{name}={number}: write how often, {name}=30")
     return given

@@ -15,6 +15,7 @@ from tests.faults.site import Site, expect
 from tests.faults.verdict import clean_rows
 
 Damage = Callable[[Path, Site], None]
+NESTED = "[" * 100_000
 
 
 def stopped_run(site: Site) -> Path:
@@ -86,13 +87,14 @@ DAMAGES: dict[str, Damage] = {
     "a flipped bit in the manifest": of_manifest(flip),
     "the manifest emptied": of_manifest(empty),
     "the manifest removed": of_manifest(remove),
+    "the manifest deeply nested": of_manifest(lambda path, _: alone(path, NESTED.encode())),
 }
 
 
 @fault(
     "the newest checkpoint damaged between two starts",
     "not used, with a warning that names it; resumed from the one before, to the same bits",
-    tries=8,
+    tries=len(DAMAGES),
     quick=1,
 )
 def damaged_checkpoint(site: Site, tries: int) -> None:
@@ -184,7 +186,6 @@ def drop(*names: str) -> Damage:
     return damage
 
 
-NESTED = "[" * 100_000
 OF_FINISHED: dict[str, Damage] = {
     "the record removed": drop("record.json"),
     "the record emptied": overwrite("record.json", ""),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from engine.provenance import describe_environment
@@ -85,14 +85,14 @@ def try_fault(fault: Fault, workshop: Workshop, tries: int, seed: int) -> Outcom
 
 
 def without_places(text: str) -> str:
-    """A record names no folder of the machine that it was made on."""
-    return re.sub(r"/\S*/faults-\w+/", "", text).replace(str(Path.cwd()), ".")
+    """A record names neither a folder nor the host of the machine that it was made on."""
+    return re.sub(r"(?<![\w.])/(?:[^\s/:'\"]+/)+", "", text).replace(platform.node(), "the host")
 
 
-def record_of(outcomes: Iterable[Outcome], seed: int) -> dict[str, dict[str, Any]]:
-    """What results/bench/faults.json keeps of each fault."""
+def source_of_figures(seed: int) -> dict[str, Any]:
+    """Commit and machine; asked before the first figures are written, which change the checkout."""
     environment = describe_environment()
-    source = {
+    return {
         "commit": environment["commit"],
         "dirty": environment["dirty"],
         "date": datetime.now(UTC).date().isoformat(),
@@ -100,6 +100,10 @@ def record_of(outcomes: Iterable[Outcome], seed: int) -> dict[str, dict[str, Any
         "machine": environment["hardware"],
         "versions": environment["versions"],
     }
+
+
+def record_of(outcomes: Iterable[Outcome], source: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What results/bench/faults.json keeps of each fault."""
     return {
         one.fault.name: {
             "what": one.fault.what,
@@ -107,7 +111,7 @@ def record_of(outcomes: Iterable[Outcome], seed: int) -> dict[str, dict[str, Any
             "tried": one.tried,
             "survived": one.survived,
             "seconds": round(one.seconds, 1),
-            "skipped": one.skipped,
+            "skipped": without_places(one.skipped),
             "problems": [without_places(problem) for problem in one.problems],
             **source,
         }

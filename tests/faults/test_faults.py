@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from tests.faults.attack import FAULTS, main
-from tests.faults.matrix import Fault, record_of, try_fault
+from tests.faults.matrix import Fault, record_of, source_of_figures, try_fault, without_places
 from tests.faults.page import PAGE, read_record, render, with_figures
 from tests.faults.site import Site, Skipped, Workshop, expect
 from tests.faults.verdict import digest
@@ -40,9 +41,10 @@ def test_problems_are_counted_and_shown(tmp_path):
     outcome = attempt(attack, tmp_path)
     assert (outcome.tried, outcome.survived) == (2, 1)
     assert outcome.problems == ["badly: a | problem"]
-    text = render(record_of([outcome], 0))
+    text = render(record_of([outcome], source_of_figures(0)))
     assert "1 of 2 attacks" in text
     assert "- `a-fault`: badly: a \\| problem" in text
+    assert f"Not run yet: {', '.join(f'`{name}`' for name in FAULTS)}." in text
 
 
 def test_what_cannot_be_tried_is_not_survived(tmp_path):
@@ -51,7 +53,12 @@ def test_what_cannot_be_tried_is_not_survived(tmp_path):
 
     outcome = attempt(attack, tmp_path)
     assert (outcome.tried, outcome.survived) == (0, 0)
-    assert "not tried: no such device" in render(record_of([outcome], 0))
+    assert "not tried: no such device" in render(record_of([outcome], source_of_figures(0)))
+
+
+def test_a_record_names_neither_folders_nor_the_host():
+    text = f"/a/b/faults-x1/run.yaml: at '/usr/lib/x.py' on {platform.node()}, 3/4 s and/or"
+    assert without_places(text) == "run.yaml: at 'x.py' on the host, 3/4 s and/or"
 
 
 def test_an_orphan_is_a_problem_and_is_ended(tmp_path):
@@ -103,3 +110,6 @@ def test_an_unknown_fault_is_named(capsys):
         main(["nothing"])
     assert ended.value.code == 2
     assert "unknown fault nothing" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["full-disk=often"])
+    assert "full-disk=30" in capsys.readouterr().err

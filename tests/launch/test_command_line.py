@@ -195,6 +195,14 @@ def test_multirun_is_a_sweep(monkeypatch):
     assert sweep.axes == {"optimizer.lr": [0.01, 0.02], "seed": [0, 1, 2]}
 
 
+def test_a_config_of_the_user_that_is_not_utf8_is_named(own, capsys):
+    file = own / "experiment" / "mine" / "fast.yaml"
+    file.write_bytes(b"# \xe9\n" + file.read_bytes())
+    words = ["experiment=mine/fast", "scale=smoke", "hardware=cpu"]
+    assert launch.main([*words, "--config-dir", str(own)]) == 2
+    assert f"{file} must be UTF-8" in capsys.readouterr().err
+
+
 def test_a_run_of_the_users_own_config_records_its_text(own, tmp_path, capsys):
     words = ["experiment=mine/fast", "scale=smoke", "hardware=cpu"]
     paths = [f"paths.{name}={tmp_path / name}" for name in ("outputs", "data")]

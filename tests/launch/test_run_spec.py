@@ -102,6 +102,7 @@ def test_without_an_experiment_the_message_lists_them(capsys):
 MISTAKES = {
     "optimizer.lrr=1": "optimizer.lrr is not an option of novograd",
     "optimizer.betas=[0.9,1.5]": "optimizer.betas: ",
+    "optimizer.lr=-1": "optimizer.lr must be finite and not negative, not -1",
     "optimizer=shampoo": "optimizer=shampoo does not exist",
     "hardware.device=tpu": "hardware.device must be one of auto, cpu, cuda, not 'tpu'",
     "hardware.timeout_s=1e300": "hardware.timeout_s must be between",
@@ -120,6 +121,12 @@ MISTAKES = {
     "decay.rules={x: {lrr: 1}}": "decay.rules.x.lrr is not an option of",
     "cluster.time=1": "leaves nothing of cluster.time=1 min",
     "tracking.wandb=sometimes": "tracking.wandb must be one of",
+}
+FOUND_BY_BUILDING = {
+    "model.stages=[]": "model: no model can be built with these options",
+    "model.width=0": "model: no model can be built with these options",
+    "model.width=1000000000": "model: no model can be built with these options",
+    "model.width=1000000": "model: weights and gradients take ",
 }
 
 
@@ -140,6 +147,15 @@ def test_no_mistake_hides_another(other, capsys):
     message = capsys.readouterr().err
     for text in (*three.values(), MISTAKES[other]):
         assert text in message, message
+
+
+@pytest.mark.parametrize("of_model", FOUND_BY_BUILDING)
+def test_what_building_the_model_finds_is_in_the_same_message(of_model, capsys):
+    others = [key for key in MISTAKES if not key.startswith(("model.", "hardware.device"))]
+    assert launch.main([*GOOD, *others, of_model]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith(f"{len(others) + 1} problems in the configuration:"), message
+    assert FOUND_BY_BUILDING[of_model] in message, message
 
 
 def test_a_good_configuration_becomes_a_run_spec():

@@ -190,6 +190,7 @@ def test_lists_on_the_command_line_multiply_and_replace():
         ([NOVOGRAD, "gpus_per_run=two"], "gpus_per_run must be an integer, not 'two'"),
         ([NOVOGRAD, "gpus_per_run=0"], "gpus_per_run must be at least 1"),
         ([NOVOGRAD, "jobs=0"], "jobs must be at least 1"),
+        ([NOVOGRAD, "jobs={"], "'jobs={' can't be read: write key=value"),
         ([NOVOGRAD, "seed=0,0"], "has a value twice"),
         ([NOVOGRAD, "group_by=lr"], "lr is not an axis of this sweep"),
         ([NOVOGRAD, "multiply.lr=log(0.1,10)"], "set search=random or search=optuna"),

@@ -150,7 +150,7 @@ def _local_tensor_worker(_, folder):
 
 def test_local_tensors_step_as_whole_ones(tmp_path):
     mp.spawn(_local_tensor_worker, args=(tmp_path,), nprocs=1)
-    weights, gradients, results = torch.load(tmp_path / "local.pt")
+    weights, gradients, results = torch.load(tmp_path / "local.pt", weights_only=True)
     for name, options in VARIANTS.items():
         params = [nn.Parameter(weights.clone()) for _ in range(3)]
         optimizer = NovoGrad(params, 0.05, weight_decay=0.1, **options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import shutil
+import signal
 import subprocess
 import time
 from collections import Counter
@@ -11,11 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
+from engine.distributed import is_lost_contact
 from tasks.base import DataProblem, Shard
 from tasks.imagenet.data import ImageBatches
 from tasks.imagenet.index import ImageIndex
-from tasks.loading import Unreadable, load_batches
+from tasks.loading import Loaded, Unreadable, load_batches
 from tests.tasks.imagenet.few import make_task
 
 
@@ -118,3 +121,33 @@ def test_a_program_that_leaves_a_stream_open_ends(data_root: Path):
     program.start()
     program.join(timeout=60)
     assert program.exitcode == 3
+
+
+class Random:
+    """A source of batches."""
+
+    def __getitems__(self, keys: list[int]) -> Loaded:
+        return Loaded({"image": torch.rand(4, 3, 8, 8)}, len(keys), {})
+
+
+def test_a_loading_process_that_dies_interrupts_nothing_but_the_next_batch():
+    """Torch's handler of SIGCHLD would raise anywhere in the main thread."""
+    before = signal.getsignal(signal.SIGCHLD)
+    stream = load_batches(Random(), ([n] for n in range(100)), 1, Unreadable(0, 1, ""))
+    next(stream)
+    assert signal.getsignal(signal.SIGCHLD) == before
+    stream.close()
+
+
+@pytest.mark.parametrize("error", [EOFError(), ConnectionResetError("reset by peer")])
+def test_a_tensor_that_a_killed_process_does_not_pass_on_is_a_lost_process(monkeypatch, error):
+    def fail(_: object) -> Iterator[Loaded]:
+        yield Loaded({}, 1, {})
+        raise error
+
+    monkeypatch.setattr("tasks.loading._started", fail)
+    stream = load_batches(Random(), [[1], [2]], 1, Unreadable(0, 1, ""))
+    next(stream)
+    with pytest.raises(RuntimeError) as caught:
+        next(stream)
+    assert is_lost_contact(caught.value)

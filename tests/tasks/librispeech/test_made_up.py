@@ -91,9 +91,10 @@ def test_what_is_there_is_used_or_refused(tmp_path: Path):
     with pytest.raises(DataProblem, match=f"^{sound}: missing or empty; move {root}"):
         make_made_up(root)
     text = root / "dev-clean" / "7" / "1" / "7-1.trans.txt"
-    text.write_text("7-1-0000 OTHER\n")
-    with pytest.raises(DataProblem, match=f"^{text}: not the made-up speech; move {root}"):
-        make_made_up(root)
+    for other in (b"7-1-0000 OTHER\n", b"7-1-0000 \xff\n"):
+        text.write_bytes(other)
+        with pytest.raises(DataProblem, match=f"^{text}: not the made-up speech; move {root}"):
+            make_made_up(root)
 
 
 def test_several_processes_at_once(tmp_path: Path):

@@ -87,6 +87,6 @@ def test_worlds_of_one_and_two_learn_the_same(tmp_path: Path):
     """Columns, memories and dropout belong to micro-batches, not to processes."""
     train_in_a_world(ALONE, tmp_path)
     run_world(2, train_in_a_world, tmp_path)
-    one, two = (torch.load(tmp_path / f"world-{n}.pt") for n in (1, 2))
+    one, two = (torch.load(tmp_path / f"world-{n}.pt", weights_only=True) for n in (1, 2))
     for a, b in zip(one, two, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
