@@ -85,7 +85,7 @@ def test_the_command_when_interrupted(error, status, message, small, root, monke
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "the following arguments are required: TASK"),
+        ([], "TASK|small|mini is missing"),
         (["imagenets"], "imagenets is not a choice; did you mean 'imagenet'?"),
         (["small"], "the following arguments are required: --set"),
         (["mini", "--from", "x"], "--from is not an option here"),
