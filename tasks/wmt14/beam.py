@@ -183,7 +183,7 @@ def _greatest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """`scores.topk(count)`; of long rows only in the pieces with the greatest maxima."""
     if scores.shape[1] % PIECE or scores.shape[1] < 2 * count * PIECE:
         return scores.topk(count)
-    pieces = scores.unflatten(1, (-1, PIECE))
+    pieces = scores.view(len(scores), -1, PIECE)
     chosen = pieces.amax(2).topk(count).indices
     some = pieces.gather(1, chosen[..., None].expand(-1, -1, PIECE)).flatten(1)
     values, places = some.topk(count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -11,11 +12,15 @@ from torch import nn
 from launch.torch_compiler import COMPILER, MARK, torch_compiler_unloaded, unchanged_meta_tensors
 
 
+def return_seven() -> int:
+    return 7
+
+
 def test_a_function_that_is_never_compiled_does_not_import_the_compiler(
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.delitem(sys.modules, COMPILER, raising=False)
-    seven = torch._disable_dynamo(lambda: 7)
+    seven: Any = torch._disable_dynamo(return_seven)
     with torch_compiler_unloaded():
         assert hasattr(seven.__wrapped__, MARK)
         assert seven() == 7
@@ -29,7 +34,7 @@ def test_it_is_told_where_it_is_there_or_will_be(loaded: bool, monkeypatch: pyte
         monkeypatch.setitem(sys.modules, COMPILER, torch)
     else:
         monkeypatch.delitem(sys.modules, COMPILER, raising=False)
-    function = torch._disable_dynamo(lambda: None)
+    function: Any = torch._disable_dynamo(return_seven)
     with torch_compiler_unloaded(unless=not loaded):
         assert not hasattr(function.__wrapped__, MARK)
 
