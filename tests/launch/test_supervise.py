@@ -159,6 +159,7 @@ def test_a_silent_worker_is_noticed_and_replaced(undisturbed_pair, tmp_path):
 # Disks
 
 
+@pytest.mark.slow  # in tests/engine/test_checkpoint_faults.py at any moment, without processes
 def test_a_disk_that_is_full_when_a_checkpoint_is_due(undisturbed, tmp_path):
     process = start(tmp_path)
     first = wait_for("outputs/imagenet/*/checkpoints/step-00000007.json", tmp_path, process)
