@@ -207,7 +207,7 @@ def limit_silence(port: int, seconds: float) -> None:
     if not hasattr(socket, "TCP_USER_TIMEOUT"):  # not on macOS
         return
     limit, streams = round(1000 * seconds), (socket.AF_INET, socket.SOCK_STREAM)
-    for path in [*Path("/proc/self/fd").iterdir()]:
+    for path in [p for p in Path("/proc/self/fd").iterdir() if p.is_socket()]:
         with suppress(OSError), socket.fromfd(int(path.name), *streams) as found:
             if found.getpeername()[1] == port:
                 found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit)

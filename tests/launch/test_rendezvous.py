@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -132,5 +133,7 @@ def test_a_connection_to_a_node_that_is_cut_off_does_not_wait_for_ever():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as client:
+            before = len([*Path("/proc/self/fd").iterdir()])
             limit_silence(port, 30.0)
+            assert len([*Path("/proc/self/fd").iterdir()]) == before
             assert client.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
