@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Self
 
 from engine.config import ConfigProblem
@@ -180,6 +181,7 @@ class Rendezvous:
                 wait_for_workers=False,
                 timeout=timedelta(seconds=self.SILENCE),
             )
+            limit_silence(node.port, self.SILENCE)
             taken = self._store.add(f"joined/{node.rank}", 1) > 1
         except (RuntimeError, ValueError) as problem:
             reason = str(problem).split(". ")[0]
@@ -194,6 +196,21 @@ class Rendezvous:
             while not self._ended.wait(self.BETWEEN_BEATS if beats else 0.0):
                 beats += 1
                 self._store.set(f"beat/{self.node.rank}", str(beats))
+
+
+def limit_silence(port: int, seconds: float) -> None:
+    """Has connections to a port fail when nothing sent is acknowledged for so long.
+
+    The store waits for answers without a limit of its own, and TCP gives up after 15 minutes only
+    where a cable is cut.
+    """
+    if not hasattr(socket, "TCP_USER_TIMEOUT"):  # not on macOS
+        return
+    limit, streams = round(1000 * seconds), (socket.AF_INET, socket.SOCK_STREAM)
+    for path in [p for p in Path("/proc/self/fd").iterdir() if p.is_socket()]:
+        with suppress(OSError), socket.fromfd(int(path.name), *streams) as found:
+            if found.getpeername()[1] == port:
+                found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit)
 
 
 @contextmanager

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 import threading
+from pathlib import Path
 
 import pytest
 
 from engine.config import ConfigProblem
 from launch import start
-from launch.rendezvous import Node, NodeLost, Rendezvous, RendezvousError, free_port
+from launch.rendezvous import Node, NodeLost, Rendezvous, RendezvousError, free_port, limit_silence
 
 
 def meet(nodes: int, part, timeout_s: float = 20.0) -> list[object]:
@@ -124,3 +126,14 @@ def test_the_environment_names_the_node(monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "n0")
     monkeypatch.setenv("MASTER_PORT", "29500")
     assert Node.from_environment(2) == Node(1, 2, "n0", 29500)
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux only")
+def test_a_connection_to_a_node_that_is_cut_off_does_not_wait_for_ever():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            before = len([*Path("/proc/self/fd").iterdir()])
+            limit_silence(port, 30.0)
+            assert len([*Path("/proc/self/fd").iterdir()]) == before
+            assert client.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
