@@ -223,8 +223,8 @@ def _describe_speed(found: dict[str, Any]) -> str:
         waits = f"waits for data {found['data_wait']:.1%} of the time"
     mfu = "unknown" if found["mfu"] is None else f"{found['mfu']:.1%}"
     return (
-        f"{found['units_per_s']:,.0f} {found['unit']}s/s, MFU {mfu}, {found['node_hours']:,.1f} h on "
-        f"{NODE} GPUs, {waits}"
+        f"{found['units_per_s']:,.0f} {found['unit']}s/s, MFU {mfu}, "
+        f"{found['node_hours']:,.1f} h on {NODE} GPUs, {waits}"
     )
 
 
