@@ -29,7 +29,6 @@ from engine.memory import keep_freed_memory
 from engine.provenance import describe_environment
 from engine.records import write_json
 
-
 ON_GPU = ("librispeech", "wmt", "wikitext")  # the other benches measure the CPU
 
 
