@@ -6,6 +6,7 @@ From step START on, up to and without STOP: torch's profiler on the CPU and on t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,7 +37,10 @@ class StepProfile:
             return
         if self._profile is None:
             activities = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * self._on_gpu]
-            self._profile = profile(activities=activities)
+            if not self._on_gpu:  # kineto reports that it finds no GPU as an error
+                os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+            # acc_events: torch warns about events of earlier cycles, of which there are none here.
+            self._profile = profile(activities=activities, acc_events=True)
             self._profile.start()
         if self._on_gpu:
             torch.cuda.nvtx.range_push(f"step {step}")  # type: ignore[no-untyped-call]

@@ -152,6 +152,14 @@ def installed_gpus() -> int:
     return len(list((NVIDIA / "gpus").glob("*")))
 
 
+def driver_version() -> str | None:
+    """Of NVIDIA's kernel module; None where it is not loaded."""
+    with suppress(OSError):
+        if found := re.search(r"Kernel Module\D*([\d.]+)", (NVIDIA / "version").read_text()):
+            return found[1]
+    return None
+
+
 def _unusable(installed: int) -> str:
     import torch
 
@@ -160,9 +168,8 @@ def _unusable(installed: int) -> str:
         reason = f"torch {torch.__version__} is built without CUDA"
     else:
         reason = f"torch {torch.__version__} is built for CUDA {built}"
-        with suppress(OSError):
-            if found := re.search(r"Kernel Module\D*([\d.]+)", (NVIDIA / "version").read_text()):
-                reason += f", and the driver is {found[1]}"
+        if driver := driver_version():
+            reason += f", and the driver is {driver}"
         if int(built.split(".")[0]) >= 13:
             reason += "; CUDA 13 needs driver 580 or later"
     return (

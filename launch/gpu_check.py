@@ -2,8 +2,8 @@
 
 1. The machine: builds, GPUs, cores, /dev/shm, NCCL's bandwidth.
 2. Every implementation of the optimizers against the CPU, in float64 and float32.
-3. Every task's loss and gradients against the CPU, in float64, on made-up data.
-4. Steps of the paper's rows at their largest batches: peak memory.
+3. Every task's loss and gradients against the CPU, in float64 and float32, on made-up data.
+4. Steps of all rows of the paper at their largest batches: peak memory.
 5. Timed steps of each task on a batch that lies ready: speed, MFU, and the hours of a row; and on
    its data, where that is prepared: which share of the time the GPU waits for it.
 """
@@ -17,14 +17,17 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from analysis.paper import read_paper
+from engine import precision
 from launch.config_files import ROOT
-from launch.device_check import check_devices, gpu_of
+from launch.device_check import check_devices, driver_version, gpu_of
 from launch.gpu_estimate import NODE
 from launch.gpu_rows import measure_speed, peak_memory
 from launch.hardware import cores
@@ -40,21 +43,39 @@ ROWS = {
     "wmt14": "wmt14/novograd",
     "wikitext103": "wikitext103/novograd",
 }
-LARGE_ROWS = (*ROWS.values(), "librispeech/novograd_512")
+NOVOGRAD = {"name": "novograd", "lr": 0.01, "weight_decay": 0.001}
+NOVOGRAD_ON_GPU: dict[str, dict[str, bool]] = {
+    "novograd foreach": {"foreach": True},
+    "novograd fused (Triton)": {"fused": True},
+    "novograd single tensor": {"foreach": False, "fused": False},
+}
 OPTIMIZERS: dict[str, dict[str, Any]] = {
-    "novograd foreach": {"name": "novograd", "lr": 0.01, "weight_decay": 0.001},
-    "novograd fused (Triton)": {"name": "novograd", "lr": 0.01, "weight_decay": 0.001},
+    **dict.fromkeys(NOVOGRAD_ON_GPU, NOVOGRAD),
     "sgd": {"name": "sgd", "lr": 0.1, "weight_decay": 1e-4},
     "adam": {"name": "adam", "lr": 1e-3},
     "adamw": {"name": "adamw", "lr": 1e-3, "weight_decay": 0.01},
 }
 SHAPES = ((64, 3, 7, 7), (1000, 64), (64,), (4097,), (1,))
 OPTIMIZER_LIMITS = {torch.float64: 1e-12, torch.float32: 1e-5}
-TASK_LIMIT = 1e-8  # float64: another order of summation, and cuDNN's algorithms
+# Tasks are compared with the CPU in float64: another order of summation, and cuDNN's algorithms. In
+# float32 ReLUs near 0 turn over; so the limit is in multiples of what the CPU is off by itself.
+TASK_LIMIT, FLOAT32_LIMIT, FLOAT32_TIMES_CPU = 1e-8, 1e-5, 10
+SMALLEST = 1e-3  # of the largest gradient: in what smaller ones are measured; some are 0
 
 
-def check_gpu(steps: int = 50, overrides: Sequence[str] = ("scale=paper",)) -> dict[str, Any]:
-    """Everything, as the record that is written; prints a line for each part."""
+def paper_rows() -> tuple[str, ...]:
+    """The experiments of all tables, in their order."""
+    found = (row.experiment for table in read_paper() for row in table.rows)
+    return tuple(dict.fromkeys(filter(None, found)))
+
+
+def check_gpu(
+    steps: int = 50, overrides: Sequence[str] = ("scale=paper",), rows: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Everything, as the record that is written; prints a line for each part.
+
+    `rows` are all of the paper's if none are given.
+    """
     check_devices("cuda")
     torch.cuda.set_device(0)
     record: dict[str, Any] = {"machine": describe_machine()}
@@ -66,7 +87,7 @@ def check_gpu(steps: int = 50, overrides: Sequence[str] = ("scale=paper",)) -> d
     record["optimizers"] = compare_optimizers()
     record["tasks"] = compare_tasks()
     record["memory"], record["speed"] = {}, {}
-    for row in LARGE_ROWS:
+    for row in rows or paper_rows():
         measured, record["memory"][row] = peak_memory(row, *overrides)
         _tell(row, _describe_memory(record["memory"][row]))
         if measured is not None and row in ROWS.values():
@@ -87,6 +108,7 @@ def describe_machine() -> dict[str, Any]:
     return {
         "gpu": str(gpu),
         "gpus": torch.cuda.device_count(),
+        "driver": driver_version(),
         "built_for": torch.cuda.get_arch_list(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
@@ -105,8 +127,7 @@ def compare_optimizers() -> dict[str, Any]:
             ends = [_five_updates(options, dtype, device, name) for device in ("cpu", "cuda")]
             error = max(_difference(a, b) for a, b in zip(*ends, strict=True))
             key = f"{name}, {str(dtype).removeprefix('torch.')}"
-            found[key] = {"difference": error, "limit": limit, "within": error <= limit}
-            _tell(key, f"differs from the CPU by {error:.1e} (limit {limit:.0e})")
+            found[key] = _judged(key, error, limit)
     return found
 
 
@@ -118,9 +139,9 @@ def _five_updates(
     params = [nn.Parameter(t.to(device, dtype)) for t in draw]
     given = {key: value for key, value in options.items() if key != "name"}
     optimizer: Any = build_optimizer(options["name"], params, **given)
-    if "Triton" in name and device == "cuda":
+    if device == "cuda":
         for group in optimizer.param_groups:
-            group["fused"] = True
+            group.update(NOVOGRAD_ON_GPU.get(name, {}))
     for _ in range(5):
         for p in params:
             gradient = torch.randn(p.shape, generator=generator, dtype=torch.float64)
@@ -130,7 +151,7 @@ def _five_updates(
 
 
 def compare_tasks() -> dict[str, Any]:
-    """Training mode without dropout and dither, whose draws differ between devices."""
+    """Training mode without dropout and dither, whose draws differ between devices; no TF32."""
     found = {}
     dither, features.DITHER = features.DITHER, 0.0
     try:
@@ -138,20 +159,42 @@ def compare_tasks() -> dict[str, Any]:
             for task, row in ROWS.items():
                 overrides = [f"experiment={row}", "scale=smoke", "hardware=cpu"]
                 spec: Any = make_run_spec([*overrides, f"paths.data={folder}"])
-                gradients = [_gradients(spec.task, device) for device in ("cpu", "cuda")]
-                error = max(_difference(a, b) for a, b in zip(*gradients, strict=True))
-                found[task] = {"difference": error, "limit": TASK_LIMIT}
-                found[task]["within"] = error <= TASK_LIMIT
-                _tell(task, f"loss and gradients differ from the CPU's by {error:.1e}")
+                hardware = replace(spec.config.hardware, tf32=False)
+                precision.configure(hardware, torch.device("cuda"), None)
+                for dtype in (torch.float64, torch.float32):
+                    key = f"{task}, {str(dtype).removeprefix('torch.')}"
+                    found[key] = _judged(key, *_compare_task(spec.task, dtype))
     finally:
         features.DITHER = dither
     return found
 
 
-def _gradients(task: Any, device: str) -> list[Tensor]:
-    """The loss of the first training batch and all gradients, in float64."""
+def _compare_task(task: Any, dtype: torch.dtype) -> tuple[float, float]:
+    """How far the GPU is from the CPU in float64, and how far it may be."""
+    expected = _gradients(task, "cpu", torch.float64)
+    error = _task_difference(expected, _gradients(task, "cuda", dtype))
+    if dtype == torch.float64:
+        return error, TASK_LIMIT
+    of_cpu = _task_difference(expected, _gradients(task, "cpu", dtype))
+    return error, max(FLOAT32_LIMIT, FLOAT32_TIMES_CPU * of_cpu)
+
+
+def _task_difference(expected: list[Tensor], found: list[Tensor]) -> float:
+    """Of a loss and its gradients, some of which may be 0 but for rounding (attention's keys')."""
+    loss, *gradients = zip(expected, found, strict=True)
+    least = SMALLEST * max(a.abs().max().item() for a, _ in gradients)
+    return max(_difference(*loss), *(_difference(*pair, least) for pair in gradients))
+
+
+def _judged(what: str, error: float, limit: float) -> dict[str, Any]:
+    _tell(what, f"differs from the CPU by {error:.1e} (limit {limit:.0e})")
+    return {"difference": error, "limit": limit, "within": error <= limit}
+
+
+def _gradients(task: Any, device: str, dtype: torch.dtype) -> list[Tensor]:
+    """The loss of the first training batch and all gradients."""
     torch.manual_seed(1)
-    model = task.build_model().double().to(device)
+    model = task.build_model().to(device, dtype)
     for module in model.modules():
         for name in ("p", "dropout", "attention_dropout"):
             if isinstance(getattr(module, name, None), float):
@@ -160,12 +203,13 @@ def _gradients(task: Any, device: str) -> list[Tensor]:
     total = task.loss(model, batch, None).total
     total.backward()
     found = [total, *(p.grad for p in model.parameters() if p.grad is not None)]
-    return [t.detach().to_dense().cpu() for t in found]
+    return [t.detach().to_dense().cpu().double() for t in found]
 
 
-def _difference(a: Tensor, b: Tensor) -> float:
-    """The largest difference, relative to the largest number of the tensor."""
-    difference = float((a - b).abs().max().item() / (a.abs().max().item() or 1.0))
+def _difference(a: Tensor, b: Tensor, least: float = 0.0) -> float:
+    """The largest difference, relative to the tensor's largest number, at least `least`."""
+    scale = max(a.abs().max().item(), least) or 1.0
+    difference = float((a - b).abs().max().item() / scale)
     return math.inf if math.isnan(difference) else difference
 
 
@@ -177,9 +221,10 @@ def _describe_speed(found: dict[str, Any]) -> str:
     waits = "data not prepared"
     if found["data_wait"] is not None:
         waits = f"waits for data {found['data_wait']:.1%} of the time"
+    mfu = "unknown" if found["mfu"] is None else f"{found['mfu']:.1%}"
     return (
-        f"{found['units_per_s']:,.0f} {found['unit']}s/s, {found['node_hours']:,.1f} h on {NODE} "
-        f"GPUs, {waits}"
+        f"{found['units_per_s']:,.0f} {found['unit']}s/s, MFU {mfu}, "
+        f"{found['node_hours']:,.1f} h on {NODE} GPUs, {waits}"
     )
 
 
@@ -195,7 +240,8 @@ def write_record(record: dict[str, Any], folder: Path = ROOT / "results" / "benc
 def page(record: dict[str, Any]) -> str:
     """The record for a reader."""
     machine = record["machine"]
-    about = f"{machine['gpus']} GPUs, torch {machine['torch']}, CUDA {machine['cuda']}"
+    about = f"{machine['gpus']} GPUs, driver {machine['driver'] or 'unknown'}"
+    about += f", torch {machine['torch']}, CUDA {machine['cuda']}"
     if "all_reduce_gb_per_s" in machine:
         about += f", all-reduce {machine['all_reduce_gb_per_s']} GB/s"
     lines = [f"# {machine['gpu']}", "", about, ""]

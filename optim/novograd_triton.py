@@ -283,12 +283,13 @@ def step(
         odd = [i for i, fit in enumerate(fits) if not fit]
         if odd:
             _step_by_torch(part.select(odd), hyper, grad_scale, found_inf)
+            if not any(fits):
+                continue
             part = part.select([i for i, fit in enumerate(fits) if fit])
-        if part.params:
-            device = part.params[0].device
-            with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-                own = {} if tables is None else tables
-                seen.append(_launch(part, hyper, grad_scale, found_inf, own))
+        device = part.params[0].device
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            own = {} if tables is None else tables
+            seen.append(_launch(part, hyper, grad_scale, found_inf, own))
     return seen[0] if len(seen) == 1 and len(seen[0]) == len(tensors.params) else None
 
 

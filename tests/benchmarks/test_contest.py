@@ -106,3 +106,10 @@ def test_every_bench_of_the_list_has_a_module_and_a_target_in_make(name):
 
 def test_full_benches_have_more_rounds():
     assert (BenchOptions().rounds(5), BenchOptions(full=True).rounds(5)) == (5, 20)
+
+
+def test_a_bench_of_the_cpu_does_not_name_a_gpu():
+    on_gpu = BenchOptions(torch.device("cuda"), full=True)
+    assert bench.on_its_device("wmt", on_gpu) == on_gpu
+    assert bench.on_its_device("optim", on_gpu) == BenchOptions(torch.device("cpu"), full=True)
+    assert set(bench.ON_GPU) <= set(read_contests())

@@ -18,7 +18,10 @@ from tests.engine.toy import fit, toy_config
 CPU = Group(0, 1, torch.device("cpu"))
 
 
-def test_the_steps_of_a_range_are_traced_into_the_runs_folder(tmp_path: Path) -> None:
+@pytest.mark.filterwarnings("error")
+def test_the_steps_of_a_range_are_traced_into_the_runs_folder(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     fit(toy_config(tmp_path, hardware__profile="1:3"), CPU, tmp_path)
     (trace,) = (tmp_path / "profile").iterdir()
     events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
@@ -26,6 +29,7 @@ def test_the_steps_of_a_range_are_traced_into_the_runs_folder(tmp_path: Path) ->
         "step 1",
         "step 2",
     }
+    assert "ERROR" not in capfd.readouterr().err
 
 
 def test_a_run_that_ends_inside_the_range_leaves_its_trace(tmp_path: Path) -> None:

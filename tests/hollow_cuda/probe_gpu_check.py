@@ -29,8 +29,7 @@ def main(folder: Path, rows: list[str], overrides: list[str]) -> None:
         for row in rows:
             make_run_spec([f"experiment={row}", "hardware=cpu", *overrides])
     gpu_check.ROWS = {task: row for task, row in gpu_check.ROWS.items() if row in rows}
-    gpu_check.LARGE_ROWS = tuple(rows)
-    record = gpu_check.check_gpu(steps=2, overrides=overrides)
+    record = gpu_check.check_gpu(steps=2, overrides=overrides, rows=rows)
     hollow.answer({"record": record, "path": str(gpu_check.write_record(record, folder))})
 
 

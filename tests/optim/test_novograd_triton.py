@@ -99,6 +99,7 @@ compare(plain, shapes, found_inf=torch.tensor(1.0))
 compare(plain, shapes, found_inf=torch.tensor(0.0))
 compare(plain, shapes, odd=True)
 compare(plain, shapes, odd=True, handed_over=True, amsgrad=True)
+compare(plain, [(3, 4), (7,)], odd=True, handed_over=True)  # none that the kernels can read
 compare(plain, shapes, odd=True, scale=torch.tensor(4.0), found_inf=torch.tensor(0.0))
 compare(plain, shapes, odd=True, scale=torch.tensor(4.0), found_inf=torch.tensor(1.0))
 print("equal")

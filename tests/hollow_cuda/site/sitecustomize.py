@@ -11,6 +11,11 @@ from importlib.machinery import PathFinder
 from typing import Any
 
 
+def _finds_all_finite(finite: Any) -> None:
+    """What no kernel has written holds bytes of earlier batches, which may be NaN."""
+    finite.find_non_finite = lambda tensors: None
+
+
 def _hears_nothing(alphabet: Any) -> None:
     alphabet.greedy = lambda log_probabilities, lengths: [""] * len(log_probabilities)
 
@@ -42,6 +47,7 @@ def _counts_clusters(softmax: Any) -> None:
 
 
 PATCHES = {
+    "engine.finite": _finds_all_finite,
     "tasks.wikitext103.softmax": _counts_clusters,
     "tasks.wikitext103.predict": _writes_nothing,
     "tasks.librispeech.alphabet": _hears_nothing,
