@@ -13,8 +13,15 @@ from scripts.report import main
 from tests.analysis.fakes import raw_record, write_raw
 from tests.analysis.test_report import visible
 
-WRITTEN: tuple[str, ...] = ("results/STUDY.md", "results/REPORT.md", "results/report.html")
-WRITTEN += ("docs/performance.md", "docs/scaling.md", "README.md")
+WRITTEN = (
+    "results/STUDY.md",
+    "results/STUDY-short.md",
+    "results/REPORT.md",
+    "results/report.html",
+    "docs/performance.md",
+    "docs/scaling.md",
+    "README.md",
+)
 EXPERIMENT = "imagenet/sgd_100ep"
 
 
@@ -90,7 +97,7 @@ def test_own_runs_are_in_a_page_of_their_own(root, capsys):
     [
         ("README.md", "no markers", "README.md: needs <!-- results:begin -->"),
         ("results/runs/x.json", "{}", "x.json is not a run record"),
-        ("results/studies/remarks.yaml", "abuot: x", "remarks.yaml"),
+        ("results/studies/study/remarks.yaml", "abuot: x", "remarks.yaml"),
     ],
 )
 def test_an_unusable_file_is_named(root, capsys, file, text, complaint):
