@@ -50,8 +50,13 @@ def seconds(action: Action, device: torch.device | None = None) -> float:
     return time.perf_counter() - before
 
 
-def peak_bytes(action: Callable[[], object]) -> int:
-    """The most that torch's CPU allocator holds during the action beyond what it held before."""
+def peak_bytes(action: Callable[[], object], device: torch.device = CPU) -> int:
+    """The most that torch's allocator holds during the action beyond what it held before."""
+    if device.type == "cuda":
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        action()
+        return torch.cuda.max_memory_allocated(device) - before
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # nothing about missing GPUs
     with torch.autograd.profiler.profile(profile_memory=True) as profile:
         action()

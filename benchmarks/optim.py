@@ -1,4 +1,4 @@
-"""`make bench-optim`: times the optimizers' step() on the CPU, side by side.
+"""`make bench-optim`: times the optimizers' step(), side by side, on a GPU where there is one.
 
 All work on the same parameters. A round gives each one step, in an order that changes, with the
 same gradients written afresh before it, so that neither a drift of the machine's speed nor a warm
@@ -15,7 +15,6 @@ from __future__ import annotations
 import gc
 import inspect
 import random
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -31,7 +30,15 @@ from torch import Tensor
 
 from analysis.performance import Measurement
 from benchmarks.ceiling import in_place_gb_per_s
-from benchmarks.contest import BenchOptions, Findings, judge, peak_bytes, progress, quartiles
+from benchmarks.contest import (
+    BenchOptions,
+    Findings,
+    judge,
+    peak_bytes,
+    progress,
+    quartiles,
+    seconds,
+)
 from benchmarks.optim_page import Row, blocks, rendered
 from benchmarks.optimizer_workloads import PARAMETER_SETS, Workload
 from optim import ClipGlobalNorm, NovoGrad, build_optimizer, native, transform_gradients
@@ -41,7 +48,8 @@ LARGE = 100_000_000  # parameters from which on spare competitors are left out
 OURS, REFERENCE = "NovoGrad (ours)", "torch AdamW fused"
 AGAIN = f"{REFERENCE}, again"  # for the noise
 FEW = (OURS, REFERENCE, AGAIN, "torch SGD fused", "timm NvNovoGrad")  # in half precision
-USUAL = (*FEW, "torch AdamW foreach", "torch Adam fused")  # and other NovoGrads and methods
+TRITON = f"{OURS} fused (Triton)"
+USUAL = (*FEW, TRITON, "torch AdamW foreach", "torch Adam fused")  # and others' NovoGrads, methods
 OPTIONS: dict[str, Any] = {"lr": 1e-4, "weight_decay": 1e-3}
 BETAS = (0.95, 0.98)
 OTHERS = (  # package, module, class
@@ -66,8 +74,8 @@ class Competitor:
     spare: bool = False
 
 
-def competitors() -> list[Competitor]:
-    """All of them, in the order of the table."""
+def competitors(*, on_gpu: bool = False) -> list[Competitor]:
+    """All of them, in the order of the table. On a GPU ours is foreach by default, or Triton."""
     make: Callable[..., Optimizer] = partial(NovoGrad, betas=BETAS, **OPTIONS)
     single = partial(make, foreach=False, fused=False)
     no_kernels = partial(mock.patch.object, native, "supports", lambda dtype: False)
@@ -77,6 +85,8 @@ def competitors() -> list[Competitor]:
         Competitor(f"{OURS} foreach", "ours", 24, partial(make, foreach=True)),
         Competitor(f"{OURS} single", "ours", 24, single, spare=True),
     ]
+    if on_gpu:
+        found[1] = Competitor(TRITON, "ours", 24, partial(make, fused=True))
     for title, traffic in (("AdamW", 28), ("Adam", 28), ("SGD", 20)):
         for form in ("fused", "foreach", "default"):
             options = OPTIONS | ({"momentum": 0.9} if title == "SGD" else {})
@@ -128,11 +138,13 @@ class Runner:
     def step(self) -> float:
         before, optimizer = self.competitor.before, self.optimizer
         self.work.refill()
-        with self.competitor.context():
-            start = time.perf_counter()
+
+        def action() -> None:
             before(optimizer)
             optimizer.step()
-            return time.perf_counter() - start
+
+        with self.competitor.context():
+            return seconds(action, self.work.params[0].device)
 
 
 def takes_part(competitor: Competitor, work: Workload, full: bool) -> bool:
@@ -158,7 +170,7 @@ def run(
     for index, runner in enumerate(runners.values()):
         progress(f"{label}: warming up", index + 1, len(runners))
         runner.step()  # makes the state
-        runner.extra_bytes = peak_bytes(runner.step)
+        runner.extra_bytes = peak_bytes(runner.step, work.params[0].device)
     bandwidths, fast, slow = [], list(runners.values()), list(runners.values())
     gc.disable()
     for number in range(rounds):
@@ -216,7 +228,7 @@ def bench(
     options: BenchOptions,
 ) -> tuple[Row, list[Measurement]]:
     """All that is measured on one parameter set; clipping on all of them only if `full`."""
-    work = Workload(PARAMETER_SETS[name])
+    work = Workload(PARAMETER_SETS[name], options.device)
     rounds, full = options.rounds(PARAMETER_SETS[name].rounds), options.full
     step, bandwidth, runners = run(everyone, work, bandwidth_now, rounds, name, full)
     found = judge_steps(name, runners, step, bandwidth)
@@ -258,15 +270,18 @@ def judge_pair(
 
 
 def measure(options: BenchOptions) -> Findings:
-    """All parameter sets; the whole tables are a page of its own. On the CPU only."""
-    bandwidth_now = partial(in_place_gb_per_s, *(torch.ones(1 << 26) for _ in range(2)))
+    """All parameter sets; the whole tables are a page of its own."""
+    arrays = (torch.ones(1 << 26, device=options.device) for _ in range(2))
+    bandwidth_now = partial(in_place_gb_per_s, *arrays)
+    on_gpu = options.device.type == "cuda"
     kernels = "C++" if native.supports(torch.float32) else "torch's (no C++ compiler)"
+    kernels = "torch's foreach, or Triton" if on_gpu else kernels
     data: Row = {"date": date.today().isoformat(), "threads": torch.get_num_threads()}
     data |= {"kernels": kernels, "packages": {}, "sets": {}}
     for package in ("torch", *(package for package, _, _ in OTHERS)):
         with suppress(metadata.PackageNotFoundError):
             data["packages"][package] = metadata.version(package)
-    everyone, measurements = competitors(), []
+    everyone, measurements = competitors(on_gpu=on_gpu), []
     for name in PARAMETER_SETS:
         data["sets"][name], found = bench(name, everyone, bandwidth_now, options)
         measurements += found

@@ -68,12 +68,12 @@ PARAMETER_SETS = {
 class Workload:
     """Parameters with gradients, and a copy of these to write them anew."""
 
-    def __init__(self, parameters: ParameterSet) -> None:
+    def __init__(self, parameters: ParameterSet, device: torch.device | None = None) -> None:
         source = torch.Generator().manual_seed(0)
         shapes, dtype = parameters.shapes(), parameters.dtype
 
         def drawn() -> list[Tensor]:
-            return [torch.randn(shape, generator=source).to(dtype) for shape in shapes]
+            return [torch.randn(shape, generator=source).to(device, dtype) for shape in shapes]
 
         self.params = [torch.nn.Parameter(values) for values in drawn()]
         self._kept = drawn()

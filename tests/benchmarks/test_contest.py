@@ -111,5 +111,5 @@ def test_full_benches_have_more_rounds():
 def test_a_bench_of_the_cpu_does_not_name_a_gpu():
     on_gpu = BenchOptions(torch.device("cuda"), full=True)
     assert bench.on_its_device("wmt", on_gpu) == on_gpu
-    assert bench.on_its_device("optim", on_gpu) == BenchOptions(torch.device("cpu"), full=True)
+    assert bench.on_its_device("input", on_gpu) == BenchOptions(torch.device("cpu"), full=True)
     assert set(bench.ON_GPU) <= set(read_contests())

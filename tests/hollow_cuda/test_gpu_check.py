@@ -52,3 +52,11 @@ def test_its_code_runs_through_on_a_hollow_gpu(
     assert record["agrees_with_cpu"] is False
     assert json.loads(Path(found["path"]).read_text()) == record
     assert "| imagenet |" in Path(found["path"]).with_suffix(".md").read_text()
+
+
+def test_the_optimizers_are_timed_on_a_gpu(hollow_cuda: HollowCuda) -> None:
+    """Their times mean nothing here; that everyone steps and clips there does."""
+    status = hollow_cuda.ask("tests.hollow_cuda.probe_bench", capability=90)
+    timed = {name for name, state in status.items() if state == "timed"}
+    assert {"NovoGrad (ours)", "NovoGrad (ours) fused (Triton)", "torch AdamW fused"} <= timed
+    assert not any("without compiler" in name for name in status)
