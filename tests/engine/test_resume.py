@@ -102,7 +102,7 @@ def assert_same_run(folder: Path, other: Path) -> None:
     assert rows(folder) == rows(other)
 
 
-@pytest.mark.parametrize("world", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("world", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 4))])
 def test_killed_at_random_steps(undisturbed, world, tmp_path):
     """Twice in the same run."""
     kill_and_finish(undisturbed(world), world, tmp_path, random.Random(world), times=2)
@@ -127,7 +127,7 @@ def kill_and_finish(
 
 
 @pytest.mark.parametrize(
-    ("world", "step"), [(1, 11), (2, 5), pytest.param(4, 11, marks=pytest.mark.slow)]
+    ("world", "step"), [(2, 5), *(pytest.param(n, 11, marks=pytest.mark.slow) for n in (1, 4))]
 )
 def test_stopped_on_request(undisturbed, world, step, tmp_path):
     run_world(world, ask_to_stop_at, str(tmp_path), step)
