@@ -45,6 +45,7 @@ from optim import ClipGlobalNorm, NovoGrad, build_optimizer, native, transform_g
 from optim.baselines import Optimizer, torch_optimizer
 
 LARGE = 100_000_000  # parameters from which on spare competitors are left out
+MUON_ON_CPU = 10_000_000  # its bfloat16 matrix products take more than a minute per step there
 OURS, REFERENCE = "NovoGrad (ours)", "torch AdamW fused"
 AGAIN = f"{REFERENCE}, again"  # for the noise
 FEW = (OURS, REFERENCE, AGAIN, "torch SGD fused", "timm NvNovoGrad")  # in half precision
@@ -149,6 +150,8 @@ class Runner:
 
 def takes_part(competitor: Competitor, work: Workload, full: bool) -> bool:
     """Not all do where memory or time is short, or half precision slow in torch's operations."""
+    if competitor.name == "muon" and work.params[0].is_cpu and work.numel > MUON_ON_CPU:
+        return False
     if work.params[0].dtype != torch.float32 or (work.numel > LARGE and not full):
         return competitor.name in FEW
     if full:
