@@ -108,9 +108,7 @@ def render_study(
         if claim.study in studies
     ]
     sections += [
-        _section(
-            heading, "An explanation of ours, not a claim of the paper", studies[name], pictures
-        )
+        _section(heading, OUR_OWN, studies[name], pictures)
         for name, heading in EXPLANATIONS.items()
         if name in studies
     ]

@@ -21,7 +21,7 @@ from engine.distributed import Group
 from engine.plan import make_plan
 from engine.trainer import Trainer
 from tasks.base import Batch, Context, Shard
-from tasks.imagenet.data import ImageNetDataOptions
+from tasks.imagenet.data import ImageNetDataOptions, Images
 from tasks.imagenet.model import ResNetOptions
 from tasks.imagenet.task import ImageNet
 
@@ -48,8 +48,11 @@ class MadeUpImages(ImageNet):
             yield from batches
 
     def eval_batches(self, split: str, shard: Shard) -> Iterator[Batch]:
-        stream = self.train_stream(shard, 0)
-        yield next(stream)
+        batch = next(self.train_stream(shard, 0))
+        yield Images(batch.tensors, batch.units, split)
+
+    def keep(self, batch: Images, logits: torch.Tensor) -> None:
+        pass  # predictions name an image's file; these have none
 
 
 def make_config(optimizer: str, steps: int) -> RunConfig:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.contest import BenchOptions, Findings, peak_bytes, take_turns
+from benchmarks.contest import BenchOptions, Findings, peak_bytes, seconds, take_turns
 from benchmarks.wikitext import SIZES, make_words
 from optim import NovoGrad
 from optim.baselines import torch_optimizer
@@ -67,7 +67,7 @@ def model_row(layers: int, width: int, rounds: int) -> dict[str, Any]:
         model(words.tokens, words.targets, words.memory, memory_length=SEGMENT)[0].sum().backward()
         optimizer.step()
 
-    turns = take_turns({"step": lambda: _seconds(step)}, min(rounds, 3), warm=1)
+    turns = take_turns({"step": lambda: seconds(step)}, min(rounds, 3), warm=1)
     optimizer.zero_grad()
     peak = peak_bytes(step)
     state = [tensor for own in optimizer.state.values() for tensor in own.values()]
@@ -93,7 +93,7 @@ def optimizer_row(count: int, rounds: int) -> dict[str, Any]:
     }
 
     def timed(step: Callable[[], object]) -> Callable[[], float]:
-        return lambda: _seconds(step)
+        return lambda: seconds(step)
 
     turns = take_turns({name: timed(step) for name, step in steps.items()}, rounds, warm=1)
     found = {f"{name}_ms": 1e3 * median(turn[name] for turn in turns) for name in steps}
@@ -109,9 +109,9 @@ def length_row(length: int, rounds: int) -> dict[str, Any]:
         model.zero_grad()
         model(words.tokens, words.targets, words.memory, memory_length=length)[0].sum().backward()
 
-    turns = take_turns({"step": lambda: _seconds(step)}, min(rounds, 3), warm=1)
-    seconds = median(turn["step"] for turn in turns)
-    return {"length": length, "ms": 1e3 * seconds, "tokens_per_s": words.tokens.numel() / seconds}
+    turns = take_turns({"step": lambda: seconds(step)}, min(rounds, 3), warm=1)
+    taken = median(turn["step"] for turn in turns)
+    return {"length": length, "ms": 1e3 * taken, "tokens_per_s": words.tokens.numel() / taken}
 
 
 def data_row(name: str, count: int) -> dict[str, Any]:
@@ -161,9 +161,3 @@ DATA: dict[str, Callable[[int], int]] = {
     "packing into token budgets (WMT14)": _packed,
     "manifest of names, lengths and texts (LibriSpeech)": _manifest,
 }
-
-
-def _seconds(action: Callable[[], object]) -> float:
-    before = time.perf_counter()
-    action()
-    return time.perf_counter() - before

@@ -53,7 +53,7 @@ TRITON = f"{OURS} fused (Triton)"
 USUAL = (*FEW, TRITON, "torch AdamW foreach", "torch Adam fused")  # and others' NovoGrads, methods
 OPTIONS: dict[str, Any] = {"lr": 1e-4, "weight_decay": 1e-3}
 BETAS = (0.95, 0.98)
-OTHERS = (  # package, module, class
+OTHERS: tuple[tuple[str, str, str], ...] = (  # package, module, class
     ("timm", "timm.optim", "NvNovoGrad"),
     ("pytorch-optimizer", "pytorch_optimizer", "NovoGrad"),
     ("torch-optimizer", "torch_optimizer", "NovoGrad"),
@@ -82,12 +82,12 @@ def competitors(*, on_gpu: bool = False) -> list[Competitor]:
     no_kernels = partial(mock.patch.object, native, "supports", lambda dtype: False)
     found = [
         Competitor(OURS, "ours", 24, make),
-        Competitor(f"{OURS} without compiler", "ours", 24, make, no_kernels),
+        Competitor(TRITON, "ours", 24, partial(make, fused=True))
+        if on_gpu
+        else Competitor(f"{OURS} without compiler", "ours", 24, make, no_kernels),
         Competitor(f"{OURS} foreach", "ours", 24, partial(make, foreach=True)),
         Competitor(f"{OURS} single", "ours", 24, single, spare=True),
     ]
-    if on_gpu:
-        found[1] = Competitor(TRITON, "ours", 24, partial(make, fused=True))
     for title, traffic in (("AdamW", 28), ("Adam", 28), ("SGD", 20)):
         for form in ("fused", "foreach", "default"):
             options = OPTIONS | ({"momentum": 0.9} if title == "SGD" else {})
