@@ -26,7 +26,7 @@ from tasks.wmt14.fairseq_backend import FairseqTransformer, smoothed_loss, to_fa
 from tasks.wmt14.loss import smoothed_cross_entropy
 from tasks.wmt14.model import Transformer, TransformerOptions
 
-PAIRS, LENGTH, SHORTER, ROUNDS = 32, 24, 4, 25
+PAIRS, LENGTH, SHORTER, ROUNDS = 32, 24, 4, 12
 SMOOTHING = 0.1
 SENTENCES, WORDS, EXTRA, SEARCHES = 16, 20, 4, 7  # of beam search
 SHARPNESS = 3.0  # times the words' matrix: decided choices, so that rounding does not change them

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.config import NOT_SCIENCE
+
 
 @dataclass(frozen=True)
 class Multiply:
@@ -54,8 +56,8 @@ def multiply(
             ("weight_decay", by.weight_decay, by.weight_decay_of),
         ):
             paper, here = _instead(key, by_name, str(optimizer.get("name")), problems)
-            changes = (factor != 1 or here != paper) and not kept(f"optimizer.{key}")
-            if changes and isinstance(optimizer.get(key), int | float):
+            differs = (factor != 1 or here != paper) and not kept(f"optimizer.{key}")
+            if differs and isinstance(optimizer.get(key), int | float):
                 optimizer[key] = float(f"{optimizer[key] * factor * here / paper:.12g}")
     model = raw.get("model")
     drops = by.dropout != 1 and not kept("model.dropout")
@@ -108,3 +110,23 @@ def _longer(text: Any, by: Multiply) -> Any:
         return text
     factor = by.steps if unit.startswith("step") else by.epochs
     return text if factor == 1 else f"{value * factor:.12g} {unit}"
+
+
+def changes(paper: dict[str, Any], used: dict[str, Any]) -> dict[str, list[Any]]:
+    """The parts of the recipe in which two composed configurations differ; None where missing."""
+    before, after = flat(paper), flat(used)
+    apart = ("scale", "experiment", "multiply", *NOT_SCIENCE)
+    return {
+        key: [before.get(key), after.get(key)]
+        for key in dict.fromkeys([*after, *before])
+        if before.get(key) != after.get(key) and not any(covers(name, key) for name in apart)
+    }
+
+
+def flat(nested: dict[str, Any], where: str = "") -> dict[str, Any]:
+    """Nested dicts as one, by dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in nested.items():
+        name = f"{where}.{key}" if where else key
+        found |= flat(value, name) if isinstance(value, dict) and value else {name: value}
+    return found

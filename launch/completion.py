@@ -72,7 +72,8 @@ def complete_override(words: list[str], last: str) -> list[str]:
 
 def _keys_of(overrides: list[str]) -> dict[str, Any]:
     """The keys of the configuration so far and their values; none if it can't be composed."""
-    from launch.compose import collect, flat
+    from engine.scaling import flat
+    from launch.compose import collect
     from launch.override_text import value_text
 
     composed = collect([*overrides, *([] if _has_scale(overrides) else ["scale=paper"])], [])

@@ -18,8 +18,8 @@ from typing import Any
 
 import yaml
 
-from engine.config import NOT_SCIENCE, ConfigProblem, read_config
-from engine.scaling import Multiply, covers, multiply
+from engine.config import ConfigProblem, read_config
+from engine.scaling import Multiply, changes, covers, flat, multiply
 from engine.schema import read_dataclass
 from launch.config_files import (
     CONFIGS,
@@ -114,7 +114,7 @@ def collect(
     if not with_origin:
         return Composed(raw, Origin())
     paper = _resolve(_compose_groups(CONFIGS, given.folders, given.groups(scale="paper")))
-    changed = {k: v for k, v in _changes(paper, raw).items() if not any(covers(o, k) for o in own)}
+    changed = {k: v for k, v in changes(paper, raw).items() if not any(covers(o, k) for o in own)}
     return Composed(raw, Origin(changed, _user_configs(given.folders, groups)))
 
 
@@ -377,26 +377,6 @@ def _matching(parsed: Any, folders: Sequence[Path]) -> list[str]:
     if not (found := parsed._value.filter(known)):
         raise ConfigProblem([f"{parsed.input_line} matches nothing; {describe_options(known)}"])
     return [str(name) for name in found]
-
-
-def _changes(paper: dict[str, Any], used: dict[str, Any]) -> dict[str, list[Any]]:
-    """The parts of the recipe in which two composed configurations differ; None where missing."""
-    before, after = flat(paper), flat(used)
-    apart = ("scale", "experiment", "multiply", *NOT_SCIENCE)
-    return {
-        key: [before.get(key), after.get(key)]
-        for key in dict.fromkeys([*after, *before])
-        if before.get(key) != after.get(key) and not any(covers(name, key) for name in apart)
-    }
-
-
-def flat(nested: dict[str, Any], where: str = "") -> dict[str, Any]:
-    """Nested dicts as one, by dotted keys."""
-    found: dict[str, Any] = {}
-    for key, value in nested.items():
-        name = f"{where}.{key}" if where else key
-        found |= flat(value, name) if isinstance(value, dict) and value else {name: value}
-    return found
 
 
 def _other_problems(raw: dict[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The set-up: one lock, complete and exact, and clear words where it can't start."""
+"""The set-up: one lock, complete and exact, and clear messages where it can't start."""
 
 from __future__ import annotations
 

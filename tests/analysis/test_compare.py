@@ -76,13 +76,13 @@ def read_csv(path):
         return list(csv.DictReader(file))
 
 
-def compared(outputs, *words):
-    assert main(["--outputs", str(outputs), *words]) == 0
+def compared(outputs, *arguments):
+    assert main(["--outputs", str(outputs), *arguments]) == 0
     return outputs / "compare"
 
 
-def refused(capsys, outputs, *words):
-    assert main(["--outputs", str(outputs), *words]) == 2
+def refused(capsys, outputs, *arguments):
+    assert main(["--outputs", str(outputs), *arguments]) == 2
     assert not (outputs / "compare").exists()
     said = capsys.readouterr()
     assert not said.out
@@ -101,8 +101,8 @@ def colours_of(path):
 
 class TestNumbers:
     def test_are_those_of_numpy(self, outputs, capsys):
-        words = ["experiment=imagenet/*", "group_by=optimizer", *TOP1]
-        folder = compared(outputs, *words)
+        arguments = ["experiment=imagenet/*", "group_by=optimizer", *TOP1]
+        folder = compared(outputs, *arguments)
         values = np.stack([top1_of(seed, 0.4) for seed in range(3)])
         rows = [
             row
@@ -208,7 +208,7 @@ class TestRefusals:
         assert "1 of cifar10, 6 of digits" in refused(capsys, outputs, "task=imagenet")
 
     @pytest.mark.parametrize(
-        ("words", "message"),
+        ("arguments", "message"),
         [
             (["imagenet/sgd_100ep-0.4-s"], "did you mean 'imagenet/sgd_100ep-0.4-s"),
             (["optimizer=adam"], "the values of optimizer are novograd, sgd"),
@@ -217,8 +217,8 @@ class TestRefusals:
             (["--metric", "val/top2"], "did you mean 'val/top"),
         ],
     )
-    def test_name_what_would_be_right(self, outputs, capsys, words, message):
-        assert message in refused(capsys, outputs, *words)
+    def test_name_what_would_be_right(self, outputs, capsys, arguments, message):
+        assert message in refused(capsys, outputs, *arguments)
 
     def test_of_damaged_runs_name_the_file(self, outputs, capsys):
         folder = outputs / "imagenet/sgd_100ep-0.4-s0"
@@ -235,9 +235,9 @@ class TestRefusals:
 
     def test_of_wrong_arguments(self, outputs, capsys):
         project = ["--from-wandb", "project"]
-        for words in (["--axis", "time"], project, ["--from-wandb", "a/b", "run"]):
+        for arguments in (["--axis", "time"], project, ["--from-wandb", "a/b", "run"]):
             with pytest.raises(SystemExit) as ended:
-                main(["--outputs", str(outputs), *words])
+                main(["--outputs", str(outputs), *arguments])
             assert ended.value.code == 2
 
 
@@ -272,8 +272,8 @@ class TestWandb:
             raise wandb_runs.WandbProblem("W&B: no key is configured")
 
         monkeypatch.setattr(wandb_runs, "save_report", save)
-        words = ["group_by=optimizer", "seed=0", "--wandb-report", *TOP1]
-        assert main(["--outputs", str(outputs), *words]) == 2
+        arguments = ["group_by=optimizer", "seed=0", "--wandb-report", *TOP1]
+        assert main(["--outputs", str(outputs), *arguments]) == 2
         assert "no key" in capsys.readouterr().err
         (report,) = built
         (runs,) = report.blocks[0].runsets

@@ -120,8 +120,8 @@ def test_after_kills_and_resumes_the_real_files_have_each_row_once(tmp_path):
         "tracker.finish(Ending(end))\n"
     )
     for resume, last, end in ((0, 7, "preempted"), (4, 12, "killed"), (10, 15, "finished")):
-        words = [sys.executable, "-c", program, tmp_path, str(resume), str(last), end]
-        done = subprocess.run(words, cwd=ROOT, timeout=600, check=False)
+        arguments = [sys.executable, "-c", program, tmp_path, str(resume), str(last), end]
+        done = subprocess.run(arguments, cwd=ROOT, timeout=600, check=False)
         assert done.returncode == (-signal.SIGKILL if end == "killed" else 0)
     assert len(find_segments(tmp_path)) == 3
     assert_each_row_once(tmp_path, 18)

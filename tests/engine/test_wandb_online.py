@@ -41,8 +41,8 @@ def server() -> Iterator[WandbServer]:
 @pytest.mark.timeout(1800)
 def test_each_row_arrives_once(tmp_path, server):
     def start(resume: int, last: int, end: str) -> subprocess.Popen[bytes]:
-        words = [sys.executable, "-c", START, str(tmp_path), str(resume), str(last), end]
-        return subprocess.Popen(words, cwd=ROOT, env=server.environment())
+        arguments = [sys.executable, "-c", START, str(tmp_path), str(resume), str(last), end]
+        return subprocess.Popen(arguments, cwd=ROOT, env=server.environment())
 
     first = start(0, 7, "waits")
     deadline = time.monotonic() + 600

@@ -131,12 +131,12 @@ class TestBefore:
             sync(outputs, check_login=nobody)
         assert not calls(outputs)
 
-    @pytest.mark.parametrize("words", [["--outputs", "/no/where"], ["--timeout", "0"]])
-    def test_bad_words_are_refused(self, outputs, words, capsys):
+    @pytest.mark.parametrize("arguments", [["--outputs", "/no/where"], ["--timeout", "0"]])
+    def test_bad_arguments_are_refused(self, outputs, arguments, capsys):
         with pytest.raises(SystemExit) as ended:
-            main(["--outputs", str(outputs), *words])
+            main(["--outputs", str(outputs), *arguments])
         assert ended.value.code == 2
-        assert words[0] in capsys.readouterr().err
+        assert arguments[0] in capsys.readouterr().err
 
 
 @pytest.fixture

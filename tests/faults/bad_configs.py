@@ -72,11 +72,16 @@ CASES = [
 
 def call(folder: Path, case: str) -> tuple[int | str, str]:
     """Exit status (or an exception's traceback), and what was printed."""
-    words = [*BASE, f"paths.outputs={folder / 'outputs'}", f"paths.data={folder / 'data'}", case]
+    arguments = [
+        *BASE,
+        f"paths.outputs={folder / 'outputs'}",
+        f"paths.data={folder / 'data'}",
+        case,
+    ]
     printed = io.StringIO()
     try:
         with redirect_stdout(printed), redirect_stderr(printed):
-            code: int | str = launch.main(words)
+            code: int | str = launch.main(arguments)
     except SystemExit as ended:
         code = ended.code or 0
     except BaseException:

@@ -29,15 +29,15 @@ class Victim:
     """A run whose workers are killed again and again; one that has ended is started anew."""
 
     def __init__(
-        self, site: Site, *words: str, environment: Mapping[str, str] | None = None
+        self, site: Site, *arguments: str, environment: Mapping[str, str] | None = None
     ) -> None:
-        self.site, self._words, self._environment = site, words, environment
-        self.reference = site.reference(*words)
+        self.site, self._arguments, self._environment = site, arguments, environment
+        self.reference = site.reference(*arguments)
         self._seen: set[tuple[int, int]] = set()  # temporary files that killed workers left
         self._launched = self._launch()
 
     def _launch(self) -> Launched:
-        return self.site.launch(*self._words, MANY, environment=self._environment)
+        return self.site.launch(*self._arguments, MANY, environment=self._environment)
 
     def kill_when(self, ready: Callable[[], object], after: float, rank: int, note: str) -> None:
         """Kills a worker so long after a moment that comes in every run."""

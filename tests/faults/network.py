@@ -35,10 +35,10 @@ class Nodes:
             self._ip("-n", name, "link", "set", "lo", "up")
             self._ip("-n", name, "link", "set", card, "up")
 
-    def _ip(self, *words: str) -> None:
-        done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    def _ip(self, *arguments: str) -> None:
+        done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise Skipped(f"ip {' '.join(words)}: {done.stderr.strip()}")
+            raise Skipped(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
 
     def cable(self, state: str) -> None:
         """Cuts ("down") or mends ("up") the connection."""

@@ -58,9 +58,9 @@ def finish_in_ascii(site: Site) -> None:
     site.expect_as(site.reference())
 
 
-def other_command(site: Site, *words: str) -> None:
+def other_command(site: Site, *arguments: str) -> None:
     """Any end but one with a traceback."""
-    launched = through_head(site, [sys.executable, "-m", *words])
+    launched = through_head(site, [sys.executable, "-m", *arguments])
     launched.wait()
     expect("Traceback" not in launched.output, f"a traceback: {launched.last_lines()}")
 
@@ -71,7 +71,7 @@ CASES = {
     "stdout and stderr closed": lambda site: finish_in(site, *CLOSED),
     "stdout and stderr are /dev/full": lambda site: finish_in(site, *FULL),
     "an ASCII-only stdout": finish_in_ascii,
-    "plan | head -1": lambda site: other_command(site, "scripts.plan", *site.words()),
+    "plan | head -1": lambda site: other_command(site, "scripts.plan", *site.arguments()),
     "sweep --help | head -1": lambda site: other_command(site, "scripts.sweep", "--help"),
 }
 

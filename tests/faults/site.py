@@ -109,10 +109,10 @@ class Workshop:
                 raise Skipped(f"the shim can't be compiled: {done.stderr.strip()[:200]}")
         return library
 
-    def reference(self, words: tuple[str, ...], make: Callable[[Path], None]) -> Reference:
+    def reference(self, arguments: tuple[str, ...], make: Callable[[Path], None]) -> Reference:
         """An undisturbed run with these overrides; `make` runs it, into a folder."""
-        if words not in self._references:
-            mark = hashlib.sha256(json.dumps(words).encode()).hexdigest()[:8]
+        if arguments not in self._references:
+            mark = hashlib.sha256(json.dumps(arguments).encode()).hexdigest()[:8]
             folder, seconds = self.folder / f"reference-{mark}", self.folder / f"seconds-{mark}"
             with self.once(f"reference-{mark}"):
                 if not seconds.exists():
@@ -120,8 +120,8 @@ class Workshop:
                     make(folder)
                     seconds.write_text(str(time.monotonic() - began))
             (run,) = (path.parent for path in folder.glob("*/*/run.yaml"))
-            self._references[words] = Reference(run, float(seconds.read_text()))
-        return self._references[words]
+            self._references[arguments] = Reference(run, float(seconds.read_text()))
+        return self._references[arguments]
 
 
 class Launched:
@@ -294,20 +294,21 @@ class Site:
 
     # --- runs -------------------------------------------------------------------------------------
 
-    def words(self, *words: str, outputs: Path | None = None) -> list[str]:
+    def arguments(self, *arguments: str, outputs: Path | None = None) -> list[str]:
         paths = [f"paths.outputs={outputs or self.outputs}", f"paths.data={self.workshop.data}"]
-        own = [] if any(word.startswith("experiment=") for word in words) else [EXPERIMENT]
-        return [*own, *RUN, *paths, *words]
+        own = [] if any(a.startswith("experiment=") for a in arguments) else [EXPERIMENT]
+        return [*own, *RUN, *paths, *arguments]
 
-    def command(self, *words: str, outputs: Path | None = None) -> list[str]:
-        return [sys.executable, "-m", "scripts.launch", *self.words(*words, outputs=outputs)]
+    def command(self, *arguments: str, outputs: Path | None = None) -> list[str]:
+        given = self.arguments(*arguments, outputs=outputs)
+        return [sys.executable, "-m", "scripts.launch", *given]
 
-    def launch(self, *words: str, **options: object) -> Launched:
-        return self.start(self.command(*words), **options)  # type: ignore[arg-type]
+    def launch(self, *arguments: str, **options: object) -> Launched:
+        return self.start(self.command(*arguments), **options)  # type: ignore[arg-type]
 
-    def finish(self, *words: str, **options: object) -> Launched:
+    def finish(self, *arguments: str, **options: object) -> Launched:
         """Runs or resumes to the end, which must come."""
-        launched = self.launch(*words, **options)
+        launched = self.launch(*arguments, **options)
         code = launched.wait()
         expect(code == 0, f"exit status {code} instead of 0: {launched.last_lines()}")
         return launched
@@ -359,15 +360,15 @@ class Site:
         found = self.outputs.glob("*/*/checkpoints/step-*.json")
         return max((int(path.stem[5:]) for path in found), default=0)
 
-    def reference(self, *words: str) -> Reference:
+    def reference(self, *arguments: str) -> Reference:
         """An undisturbed run, made once for all faults."""
 
         def make(outputs: Path) -> None:
-            launched = self.start(self.command(*words, outputs=outputs))
+            launched = self.start(self.command(*arguments, outputs=outputs))
             if launched.wait(300) != 0:
                 raise RuntimeError(f"an undisturbed run failed: {launched.output}")
 
-        return self.workshop.reference(words, make)
+        return self.workshop.reference(arguments, make)
 
     def expect_as(self, reference: Reference, *, rows: bool = True) -> None:
         """The run here ended as the undisturbed one."""
@@ -395,6 +396,6 @@ def _as_from_a_shell() -> None:
 
 def command_line(pid: int) -> str:
     with suppress(OSError):
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        return f"{pid} {b' '.join(words).decode(errors='replace')[:120]}"
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        return f"{pid} {b' '.join(arguments).decode(errors='replace')[:120]}"
     return str(pid)

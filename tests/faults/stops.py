@@ -24,10 +24,10 @@ def expect_stopped(site: Site, launched: Launched, *, or_finished: bool = False)
     return code
 
 
-def to_the_end(site: Site, *words: str, reference: tuple[str, ...] = ()) -> None:
+def to_the_end(site: Site, *arguments: str, reference: tuple[str, ...] = ()) -> None:
     with site.attempt("then to the end"):
-        site.finish(*words)
-        site.expect_as(site.reference(*(reference or words)))
+        site.finish(*arguments)
+        site.expect_as(site.reference(*(reference or arguments)))
 
 
 @fault(

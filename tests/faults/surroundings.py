@@ -115,11 +115,11 @@ def wandb_killed(site: Site, tries: int) -> None:
     quick=1,
 )
 def not_finite(site: Site, tries: int) -> None:
-    words = ("experiment=imagenet/sgd_100ep", "optimizer.lr=1e30", "decay.apply_to=all")
+    arguments = ("experiment=imagenet/sgd_100ep", "optimizer.lr=1e30", "decay.apply_to=all")
     for number in range(tries):
         with site.attempt(f"{number + 1} processes"):
             shutil.rmtree(site.outputs, ignore_errors=True)
-            launched = site.launch(*words, *([PAIR] if number else []))
+            launched = site.launch(*arguments, *([PAIR] if number else []))
             site.expect_exit(launched, 5)
             expect(site.status().kind == "diverged", f"the status is {site.status().kind!r}")
             run = site.run

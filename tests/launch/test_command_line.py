@@ -97,10 +97,10 @@ def test_what_is_missing_is_named_without_what_may_be_left_out(capsys):
 
 
 def test_help_lists_every_option_of_every_group():
-    words = describe_groups().replace("/:", "/").split()
+    listed = describe_groups().replace("/:", "/").split()
     for group in ("optimizer", "experiment", "hardware", "scale", "model"):
-        assert group in words
-        assert {name.rpartition("/")[2] for name in options_of(group)} <= set(words)
+        assert group in listed
+        assert {name.rpartition("/")[2] for name in options_of(group)} <= set(listed)
 
 
 @pytest.mark.parametrize(
@@ -181,8 +181,8 @@ def test_multirun_is_a_sweep(monkeypatch):
     class Replaced(Exception):
         pass
 
-    def replace(_: str, words: list[str]) -> None:
-        called.extend(words)
+    def replace(_: str, arguments: list[str]) -> None:
+        called.extend(arguments)
         raise Replaced
 
     monkeypatch.setattr(os, "execv", replace)
@@ -198,22 +198,22 @@ def test_multirun_is_a_sweep(monkeypatch):
 def test_a_config_of_the_user_that_is_not_utf8_is_named(own, capsys):
     file = own / "experiment" / "mine" / "fast.yaml"
     file.write_bytes(b"# \xe9\n" + file.read_bytes())
-    words = ["experiment=mine/fast", "scale=smoke", "hardware=cpu"]
-    assert launch.main([*words, "--config-dir", str(own)]) == 2
+    arguments = ["experiment=mine/fast", "scale=smoke", "hardware=cpu"]
+    assert launch.main([*arguments, "--config-dir", str(own)]) == 2
     assert f"{file} must be UTF-8" in capsys.readouterr().err
 
 
 def test_a_run_of_the_users_own_config_records_its_text(own, tmp_path, capsys):
-    words = ["experiment=mine/fast", "scale=smoke", "hardware=cpu"]
+    arguments = ["experiment=mine/fast", "scale=smoke", "hardware=cpu"]
     paths = [f"paths.{name}={tmp_path / name}" for name in ("outputs", "data")]
-    spec = make_run_spec([*words, *paths, *searching(own)])
+    spec = make_run_spec([*arguments, *paths, *searching(own)])
     freeze(spec)
     frozen = read_run_file(spec.folder)
     assert frozen.config["optimizer"]["lr"] == 0.02
     assert frozen.user_configs["experiment/mine/fast.yaml"] == OWN
     assert set(frozen.user_configs) == {"experiment/mine/fast.yaml", "optimizer/mine.yaml"}
     assert frozen.notes.startswith("A row of my own")
-    assert launch.main([*words, "--config-dir", str(own), "--info", "defaults"]) == 0
+    assert launch.main([*arguments, "--config-dir", str(own), "--info", "defaults"]) == 0
     lines = capsys.readouterr().out.splitlines()
     files = [line.split()[0] for line in lines]
     assert files.index("experiment/imagenet/novograd_100ep") < files.index("experiment/mine/fast")

@@ -55,9 +55,9 @@ def test_the_real_client_writes_one_run_however_often_it_is_evaluated(run: Path,
     import wandb
 
     before, output = state_of(run), tmp_path / "found.json"
-    words = [run, "--split", "valid", "--predictions", 3, "--output", output]
-    words += ["tracking=wandb", "tracking.wandb=offline", "tracking.artifacts=best"]
-    assert [evaluated(*words), evaluated(*words)] == [0, 0]
+    arguments = [run, "--split", "valid", "--predictions", 3, "--output", output]
+    arguments += ["tracking=wandb", "tracking.wandb=offline", "tracking.artifacts=best"]
+    assert [evaluated(*arguments), evaluated(*arguments)] == [0, 0]
     wandb.teardown()
     assert state_of(run) == before
     segments = find_segments(tmp_path / "found-wandb")
@@ -91,8 +91,14 @@ def _weights(output: Path) -> dict[str, Any]:
 
 def test_what_it_says(run: Path, tmp_path: Path, recorders: list[Recorder]):
     """Not in the run's own W&B folder, whose rows are counted when the run is resumed."""
-    words = ["tracking=wandb", "tracking.tags=[mine]", "data.eval_memory=16", "--split", "valid"]
-    assert evaluated(run, *words, "--predictions", 2) == 0
+    arguments = [
+        "tracking=wandb",
+        "tracking.tags=[mine]",
+        "data.eval_memory=16",
+        "--split",
+        "valid",
+    ]
+    assert evaluated(run, *arguments, "--predictions", 2) == 0
     (recorder,) = recorders
     assert recorder.folder.parent == run
     assert recorder.folder.name.startswith("evaluation-")
@@ -138,12 +144,12 @@ def test_only_where_it_is_asked_for(run: Path, tmp_path: Path, recorders: list[R
     (copy / RUN_FILE).write_text(text.replace("wandb: 'off'", "wandb: online"))
     assert evaluated(copy, "--split", "valid") == 0
     assert recorders == []
-    for words, message in (
+    for arguments, message in (
         (["tracking=wandbb"], "tracking=wandbb does not exist; did you mean 'wandb'?"),
         (["tracking.wandb=onlin"], "tracking.wandb must be one of"),
         (["tracking=tensorboard"], "an evaluation has no curves"),
     ):
-        assert evaluated(run, *words) == 2
+        assert evaluated(run, *arguments) == 2
         assert message in capsys.readouterr().err
     assert recorders == []
 

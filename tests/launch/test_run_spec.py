@@ -82,10 +82,12 @@ def _elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize(("words", "wanted"), CASES, ids=lambda value: " ".join(value)[:40])
-def test_bad_configuration(words, wanted, tmp_path, capsys):
-    replaced = {word.partition("=")[0] for word in words}
-    command = [word for word in GOOD if word.partition("=")[0] not in replaced] + words
+@pytest.mark.parametrize(("arguments", "wanted"), CASES, ids=lambda value: " ".join(value)[:40])
+def test_bad_configuration(arguments, wanted, tmp_path, capsys):
+    replaced = {argument.partition("=")[0] for argument in arguments}
+    command = [
+        argument for argument in GOOD if argument.partition("=")[0] not in replaced
+    ] + arguments
     assert launch.main(command) == 2
     message = capsys.readouterr().err
     assert "Traceback" not in message

@@ -28,9 +28,9 @@ SWEEP = [
 def test_an_agent_runs_a_trial_of_the_sweep_which_is_then_evaluated(tmp_path):
     with served() as server:
 
-        def call(*words: object) -> str:
+        def call(*arguments: object) -> str:
             done = subprocess.run(
-                [sys.executable, "-m", *map(str, words)],
+                [sys.executable, "-m", *map(str, arguments)],
                 cwd=ROOT,
                 env=server.environment() | {"WANDB_DIR": str(tmp_path)},
                 capture_output=True,

@@ -1,4 +1,4 @@
-"""The command that prepares data: its words, its exit statuses, its progress."""
+"""The command that prepares data: its messages, its exit statuses, its progress."""
 
 from __future__ import annotations
 
