@@ -145,10 +145,13 @@ def write_status(folder: Path, kind: str, message: str, step: int | None = None)
     data = (json.dumps(raw) + "\n").encode()
     try:
         write_atomically(folder / STATUS_FILE, data, durable=False)
-    except OSError:
-        with (folder / STATUS_FILE).open("r+b") as file:  # a full disk: overwrite in place
-            file.write(data)
-            file.truncate()
+    except OSError as reason:
+        try:
+            with (folder / STATUS_FILE).open("r+b") as file:  # a full disk: overwrite in place
+                file.write(data)
+                file.truncate()
+        except FileNotFoundError:
+            raise reason from None
 
 
 # --- record.json ----------------------------------------------------------------------------------

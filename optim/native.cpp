@@ -19,7 +19,7 @@
 
 #if defined(__FLT16_MAX__) && defined(__F16C__)
 #include <immintrin.h>
-#define NOVOGRAD_WIDENS_FLOAT16  // with x86's instructions, which compilers do not use for loops
+#define NOVOGRAD_EIGHTS  // fp16 with x86's instructions, which compilers do not use for loops
 #endif
 
 namespace {
@@ -159,51 +159,57 @@ void update(T* __restrict__ w, const T* __restrict__ g, T* __restrict__ m, int64
   }
 }
 
-#ifdef NOVOGRAD_WIDENS_FLOAT16
-constexpr int64_t kWidened = 1024;  // elements at a time, in the first-level cache
-
-void widen(const _Float16* from, float* to, int64_t n) {
-  int64_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    const __m128i eight = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i));
-    _mm256_storeu_ps(to + i, _mm256_cvtph_ps(eight));
-  }
-  for (; i < n; ++i) to[i] = static_cast<float>(from[i]);
+#ifdef NOVOGRAD_EIGHTS
+__m256 load_eight(const _Float16* from) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 }
 
-void narrow(const float* from, _Float16* to, int64_t n) {
-  int64_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    const __m128i eight = _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), eight);
-  }
-  for (; i < n; ++i) to[i] = static_cast<_Float16>(from[i]);
+void store_eight(__m256 values, _Float16* to) {
+  const __m128i eight = _mm256_cvtps_ph(values, _MM_FROUND_TO_NEAREST_INT);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), eight);
 }
 
 template <>
 double sum_of_squares(const _Float16* g, int64_t n) {
-  float wide[kWidened];
-  double total = 0;
-  for (int64_t at = 0; at < n; at += kWidened) {
-    const int64_t size = std::min(kWidened, n - at);
-    widen(g + at, wide, size);
-    total += sum_of_squares(wide, size);
+  __m256d sums[4] = {};
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const __m256 x[2] = {load_eight(g + i), load_eight(g + i + 8)};
+    for (int k = 0; k < 4; ++k) {
+      const __m128 four = k % 2 ? _mm256_extractf128_ps(x[k / 2], 1)
+                                : _mm256_castps256_ps128(x[k / 2]);
+      const __m256d wide = _mm256_cvtps_pd(four);
+      sums[k] += wide * wide;
+    }
   }
-  return total;
+  double parts[4], rest = 0;
+  _mm256_storeu_pd(parts, (sums[0] + sums[1]) + (sums[2] + sums[3]));
+  for (; i < n; ++i) {
+    const double x = static_cast<double>(g[i]);
+    rest += x * x;
+  }
+  return ((parts[0] + parts[1]) + (parts[2] + parts[3])) + rest;
 }
 
 template <>
 void update(_Float16* __restrict__ w, const _Float16* __restrict__ g, _Float16* __restrict__ m,
             int64_t n, const Factors& factors, const NovoGradOptions& o) {
-  float wide_w[kWidened], wide_g[kWidened], wide_m[kWidened];
-  for (int64_t at = 0; at < n; at += kWidened) {
-    const int64_t size = std::min(kWidened, n - at);
-    widen(w + at, wide_w, size);
-    widen(g + at, wide_g, size);
-    widen(m + at, wide_m, size);
-    update(wide_w, wide_g, wide_m, size, factors, o);
-    narrow(wide_w, w + at, size);
-    narrow(wide_m, m + at, size);
+  const float a = static_cast<float>(factors.gradient), d = static_cast<float>(factors.decay);
+  const float beta1 = static_cast<float>(o.beta1), lr = static_cast<float>(o.lr);
+  const float shrink = static_cast<float>(factors.shrink);
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m256 weight = load_eight(w + i);
+    const __m256 moment = beta1 * load_eight(m + i) + (a * load_eight(g + i) + d * weight);
+    store_eight(moment, m + i);
+    store_eight(shrink * weight - lr * moment, w + i);
+  }
+  for (; i < n; ++i) {
+    const float weight = static_cast<float>(w[i]);
+    const float moment =
+        beta1 * static_cast<float>(m[i]) + (a * static_cast<float>(g[i]) + d * weight);
+    m[i] = static_cast<_Float16>(moment);
+    w[i] = static_cast<_Float16>(shrink * weight - lr * moment);
   }
 }
 #endif

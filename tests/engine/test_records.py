@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine import records
 from engine.config import ADDED_LATER, read_config, recipe_fingerprint
 from engine.records import (
     RECORD_FILE,
@@ -173,6 +175,20 @@ def test_a_damaged_status_counts_as_none(tmp_path, text):
     (tmp_path / "status.json").write_text(text)
     assert read_status(tmp_path) == Status()
     assert read_status(tmp_path / "nowhere") == Status()
+
+
+def test_a_status_on_a_full_disk_is_written_in_place_or_says_why(tmp_path, monkeypatch):
+    write_status(tmp_path, "running", "")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(records, "write_atomically", full)
+    write_status(tmp_path, "failed", "no space")
+    assert read_status(tmp_path) == Status("failed", "no space")
+    (tmp_path / "status.json").unlink()
+    with pytest.raises(OSError, match="No space left on device"):
+        write_status(tmp_path, "failed", "no space")
 
 
 def test_a_status_is_read_as_it_was_written(tmp_path):
