@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import errno
 import io
+import locale
 import os
 import select
 import signal
@@ -23,25 +24,36 @@ STOPPED = 75  # the exit status of a command that can be rerun to resume
 STOPPED_EARLY = "stopped before the run started"
 # Those that end with this status on a stop signal; the others are killed by it.
 RESUMABLE = ("launch", "demo", "reproduce", "study", "sweep")
+FAILING = ("strict", "surrogateescape")  # the second is Python's choice in the locale C
 PLAIN = {"×": "x", "→": "->", "…": "...", "±": "+-", "·": "-", "–": "-", "β": "beta", "√": "sqrt"}
 
 
 def command_name() -> str | None:
     """NAME if this process is `python -m scripts.NAME`."""
-    words = sys.orig_argv
-    modules = [after for word, after in pairwise(words) if word == "-m"]
+    modules = [after for option, after in pairwise(sys.orig_argv) if option == "-m"]
     names = [module for module in modules if module.startswith("scripts.")]
     return names[-1].removeprefix("scripts.") if names else None
 
 
 def begin(command: str) -> None:
-    """Makes the streams of this process safe, and has stop signals end it in order."""
+    """Makes files UTF-8 and streams safe, and has stop signals end the process in order."""
+    read_files_as_utf8()
     make_streams_safe()
     sys.excepthook = _without_interrupts
     if command in RESUMABLE:
         receive_stop_signals(stop_at_once)
     elif command == "train":  # torchrun ignores it, and so would its children
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def read_files_as_utf8() -> None:
+    """In any locale: where Python would read files as something else, it starts again."""
+    wanted = {"PYTHONUTF8": "1"}
+    if codecs.lookup(locale.getencoding()).name == "utf-8" or wanted.items() <= os.environ.items():
+        return
+    if sys.stdout is not None:  # what is printed stays as the locale has it
+        wanted["PYTHONIOENCODING"] = sys.stdout.encoding
+    os.execve(sys.executable, sys.orig_argv, os.environ | wanted)
 
 
 def receive_stop_signals(handler: Any) -> dict[int, Any]:
@@ -93,7 +105,7 @@ def _safe(stream: io.TextIOWrapper, number: int) -> io.TextIOWrapper:
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
         encoding=stream.encoding,
-        errors="plain" if stream.errors == "strict" else stream.errors,
+        errors="plain" if stream.errors in FAILING else stream.errors,
         line_buffering=stream.line_buffering or stream.isatty(),
         write_through=stream.write_through,
     )

@@ -76,6 +76,15 @@ def test_characters_that_a_terminal_lacks_are_replaced():
     assert (done.returncode, done.stdout) == (0, "2 x 3 -> 4 +- ?\n")
 
 
+def test_files_are_utf8_in_the_locale_c(tmp_path):
+    """Where Python reads files as ASCII, and prints so, too."""
+    path = tmp_path / "file"
+    path.write_text("2 × 3", encoding="utf-8")
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = run(f"print(open({str(path)!r}).read())", **locale)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "2 x 3\n", "")
+
+
 def test_an_interrupt_is_no_traceback():
     done = run("signal.raise_signal(signal.SIGINT)")
     assert done.stderr == ""
