@@ -24,7 +24,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from engine.records import read_json, to_json
-from tasks.files import parse_json
+from tasks.files import parse_json, rename
 
 FORMAT = 1
 WEIGHTS_FILE, CONFIG_FILE, CARD_FILE = "model.safetensors", "config.json", "README.md"
@@ -66,7 +66,7 @@ def write_export(
         made.chmod(0o755)  # mkdtemp's is for its owner alone
         for name, data in content.items():
             (made / name).write_bytes(data)
-        made.replace(folder)  # also over an empty folder
+        rename(made, folder)  # also over an empty folder
     except BaseException:
         shutil.rmtree(made, ignore_errors=True)
         raise

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.base import DataProblem
+from tasks.files import rename
 
 Report = Callable[[str, int, int], None]  # what is done, bytes done, bytes in all
 
@@ -142,7 +143,7 @@ class _Download:
             found = file_sums(self.part, self.sums, self.report)
             wrong = [name for name in self.sums if found[name] != self.sums[name]]
             if not wrong:
-                self.part.replace(self.target)
+                rename(self.part, self.target)
                 return
             self.part.unlink()
             if not was_begun:

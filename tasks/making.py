@@ -12,6 +12,7 @@ from pathlib import Path
 from filelock import Timeout, UnixFileLock
 
 from tasks.base import DataProblem
+from tasks.files import rename
 
 MAKE_AGAIN = "move the folder elsewhere to have it made again"
 OTHER_PYTHON = "another version of Python may have made the words"
@@ -86,7 +87,7 @@ def make_once(
             if root.exists():  # another process was quicker
                 check(root)
                 return False
-            make(temporary).rename(root)
+            rename(make(temporary), root)
     except OSError as error:
         raise DataProblem(f"{root}: {name} cannot be written there: {error}") from error
     say(f"{name} is complete in {root}")

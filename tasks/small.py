@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tasks.base import DataProblem
 from tasks.download import Report, check_space, check_sums, fetch
+from tasks.files import rename
 from tasks.making import Say, alone
 from tasks.manifests import CHECKSUMS, Manifest, Part, read_manifest, write_manifest
 from tasks.sources import Source, recognise, survey
@@ -115,7 +116,7 @@ def _make(
         sums = {remote.name: next(iter(remote.sums.values())) for remote in remotes}
         part = Part("official files", action, {"files": len(files)}, size, CHECKSUMS, sums=sums)
         write_manifest(made, Manifest(name, {"all": part}))
-        made.rename(root)
+        rename(made, root)
         shutil.rmtree(downloads, ignore_errors=True)
     say(f"{root}: ready")
 

@@ -22,7 +22,7 @@ from typing import IO, ClassVar, Self
 
 from tasks.base import DataProblem
 from tasks.download import Report, check_space
-from tasks.files import sync
+from tasks.files import rename, sync
 from tasks.making import Say, locked
 from tasks.manifests import Manifest, Part, read_manifest, write_manifest
 
@@ -297,10 +297,10 @@ def _install(made: Path, root: Path, manifest: Manifest, staging: Path) -> None:
         write_manifest(made, manifest)
         if root.exists():
             root.rmdir()
-        made.rename(root)
+        rename(made, root)
     else:
         for path in sorted(made.iterdir()):
-            path.rename(root / path.name)
+            rename(path, root / path.name)
         write_manifest(root, manifest)
     sync(root.parent)
     shutil.rmtree(staging)

@@ -28,7 +28,7 @@ from typing import IO, Any
 from filelock import Timeout, UnixFileLock
 
 from tasks.base import DataProblem
-from tasks.files import parse_json
+from tasks.files import parse_json, rename
 from tasks.imagenet.ilsvrc2012 import (
     ILSVRC2012,
     VAL_IMAGE,
@@ -208,7 +208,7 @@ def _appearing(folder: Path) -> Iterator[Path]:
     hidden.mkdir(parents=True)
     try:
         yield hidden
-        hidden.rename(folder)
+        rename(hidden, folder)
     except BaseException:
         shutil.rmtree(hidden, ignore_errors=True)
         raise
@@ -380,7 +380,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
     temporary = path.with_name(f".{path.name}{PARTIAL}")
     temporary.write_text(json.dumps(content, indent=2) + "\n")
-    temporary.replace(path)
+    rename(temporary, path)
 
 
 def _gb(count: int) -> str:

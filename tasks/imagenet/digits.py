@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from tasks.base import DataProblem
+from tasks.files import rename
 from tasks.imagenet.index import SPLITS
 
 IMAGES = 1797
@@ -37,7 +38,7 @@ def make_digits(root: Path) -> None:
             image = grey.resize((SIDE, SIDE), Image.Resampling.BILINEAR)
             image.convert("RGB").save(folder / f"{i:04}.JPEG", quality=95)
         try:
-            made.rename(root)
+            rename(made, root)
         except OSError:
             _check(root)  # another process was quicker
 

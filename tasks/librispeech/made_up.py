@@ -8,6 +8,7 @@ import numpy as np
 import soundfile  # type: ignore[import-untyped]
 
 from tasks.base import DataProblem
+from tasks.files import rename
 from tasks.making import alone
 from tasks.seeding import derive_seed, python_random
 
@@ -44,7 +45,7 @@ def make_made_up(root: Path) -> None:
                 samples = sing(text, name)
                 soundfile.write(chapter / f"{name}.flac", samples, RATE, "PCM_16", format="FLAC")
             (made / path).write_text(_joined(lines))
-        made.rename(root)
+        rename(made, root)
 
 
 def sing(text: str, name: str) -> np.ndarray:

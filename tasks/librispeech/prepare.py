@@ -21,6 +21,7 @@ from typing import IO
 
 from tasks.base import DataProblem
 from tasks.download import Patience, Report, check_space, check_sums, fetch
+from tasks.files import rename
 from tasks.librispeech.manifest import sounds_in, transcript_of
 from tasks.making import Say, alone
 from tasks.manifests import (
@@ -265,8 +266,8 @@ def _install(
     part = replace(part, compared=CHECKSUMS, sums=sums)
     os.sync()  # the sound is on the disk before it has its name
     for text in made.glob("*.TXT"):  # the same in all archives
-        text.replace(root / text.name)
-    (made / name).rename(root / name)
+        rename(text, root / text.name)
+    rename(made / name, root / name)
     _add(root, name, part)
     shutil.rmtree(made)
 

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 from tasks.base import DataProblem
+from tasks.files import rename
 from tasks.seeding import python_random
 
 WORDS = 300
@@ -45,7 +46,7 @@ def make_made_up(root: Path) -> None:
             if split == "train":  # every word is in the vocabulary
                 text[0] = f" {' '.join(vocabulary)} \n"
             (temporary / files[split].name).write_text("".join(text))
-        temporary.rename(root)
+        rename(temporary, root)
     except OSError:
         if not root.exists():  # otherwise another process was quicker
             raise

@@ -17,6 +17,7 @@ from types import MappingProxyType
 
 from tasks.base import DataProblem
 from tasks.download import CHUNK, Patience, Report, check_space, fetch
+from tasks.files import rename
 from tasks.making import Say, alone
 from tasks.manifests import CHECKSUMS, COUNTS, Manifest, Part, read_manifest, write_manifest
 
@@ -110,7 +111,7 @@ def prepare(
         parts = {name: replace(part, compared=CHECKSUMS) for name, part in parts.items()}
         write_manifest(made, Manifest(DATA, parts))
         os.sync()  # the texts are on the disk before the folder has its name
-        made.rename(root)
+        rename(made, root)
         if is_new:
             archive.unlink()
     return True

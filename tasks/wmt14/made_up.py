@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 
 from tasks.base import DataProblem
+from tasks.files import rename
 from tasks.seeding import python_random
 
 PAIRS = {"train": 600, "valid": 40, "test": 40}
@@ -39,7 +40,7 @@ def make_made_up(root: Path) -> None:
     try:
         for name, text in texts.items():
             (temporary / name).write_bytes(text)
-        temporary.rename(root)
+        rename(temporary, root)
     except OSError:
         if not root.exists():  # otherwise another process was quicker
             raise
