@@ -16,10 +16,12 @@ from launch.compose import compose, options_of
 FROZEN = Path(__file__).with_name("fingerprints.json")
 
 
-def recipes() -> Iterator[tuple[str, RunConfig]]:
-    """By `experiment scale`."""
-    for experiment in options_of("experiment"):
-        for scale in SCALES:
+def recipes(*, every_scale: bool = True) -> Iterator[tuple[str, RunConfig]]:
+    """By `experiment scale`; or at the paper's scale and, by turns, at one of the others."""
+    others = [scale for scale in SCALES if scale != "paper"]
+    for place, experiment in enumerate(options_of("experiment")):
+        by_turns = ["paper", others[place % len(others)]]
+        for scale in SCALES if every_scale else by_turns:
             raw = compose([f"experiment={experiment}", f"scale={scale}"])
             yield f"{experiment} {scale}", read_config(raw)
 

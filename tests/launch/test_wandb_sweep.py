@@ -20,11 +20,12 @@ from launch.sweep import read_sweep
 from scripts import sweep
 
 BASE = ["scale=smoke", "hardware=cpu"]
-utils = pytest.importorskip("wandb.sdk.launch.sweeps.utils")
 
 
 def agents_command(file: dict[str, Any], values: dict[str, Any]) -> list[str]:
     """What `wandb agent` executes for one set of values, by W&B's own functions."""
+    from wandb.sdk.launch.sweeps import utils  # takes seconds
+
     given = {name: {"value": value} for name, value in values.items()}
     found = utils.create_sweep_command_args({"args": given}) | {"env": ["/usr/bin/env"]}
     arguments: list[str] = []
