@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Protocol
 
 from analysis.trials import DIVERGED, FAILED, FINISHED, MISSING, Trial, TrialResult
 from engine.config import ClusterConfig, ConfigProblem
+from engine.formats import format_time
 from engine.records import RunRecord, read_status
 from launch.estimate import RemainingTime
 from launch.exit_status import DIVERGED as DIVERGED_EXIT
@@ -230,7 +230,7 @@ def describe(state: SweepState, slots: Sequence[Slot], remaining: RemainingTime)
     hardware, hours = expected[0].config.hardware, sum(remaining.hours.values())
     names = ", ".join(slot.name for slot in slots)
     machine = f"{len(slots)} × {hardware.processes} {hardware.device}"
-    work = f"{hours:,.1f} h" if hours >= 1 else f"{math.ceil(hours * 60)} min"
+    work = f"{hours:,.1f} h" if hours >= 1 else format_time(3600 * hours)
     return (
         f"{runs}\n"
         f"slots      {machine}, threads per process: {slots[0].threads} ({names})\n"
