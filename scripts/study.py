@@ -64,7 +64,7 @@ def parse(arguments: Sequence[str] | None) -> Namespace:
     add("--short", action="store_true", help="the short regime: few passes over more data")
     add("--keep", action="store_true", help="published runs count as done")
     add("--jobs", type=int, help="runs at a time; default: one for each core")
-    add("--data", type=lambda text: text.split(","), help="only these data sets")
+    add("--data", metavar="A,B", type=lambda text: text.split(","), help="only these data sets")
     parser.add_overrides("for every run")
     options = parser.read(arguments)
     for text in options.overrides:
