@@ -222,7 +222,7 @@ class Attention(nn.Module):
 
     def to_itself(self, x: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:
         q, k, v = map(self.split, together(x, self.q, self.k, self.v))
-        return self.attend(q, k, v, mask, causal)
+        return self.attend(q, k, v, mask, causal=causal)
 
     def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
         k, v = map(self.split, together(x, self.k, self.v))
@@ -233,10 +233,18 @@ class Attention(nn.Module):
         return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, causal: bool = False
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None = None,
+        *,
+        causal: bool = False,
+        few: bool = False,
     ) -> Tensor:
+        """`few` queries, as of beam search, are attended faster without torch's kernel on a CPU."""
         dropout = self.dropout.p if self.training else 0.0
-        if not (dropout and q.device.type == "cpu"):
+        if not ((dropout or few) and q.device.type == "cpu"):
             x = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal)
         else:  # where torch has no kernel with dropout, and takes more steps than these
             scores = (q * q.shape[-1] ** -0.5) @ k.transpose(2, 3)
@@ -310,13 +318,15 @@ class DecoderLayer(nn.Module):
         attention, (keys, values) = self.attention, state.cache[number][:, :, :, : state.used]
         q, k, v = map(attention.split, together(x, attention.q, attention.k, attention.v))
         keys[:, :, -x.shape[1] :], values[:, :, -x.shape[1] :] = k, v
-        attended = attention.attend(q, keys, values, state.sees[:, None])
+        attended = attention.attend(q, keys, values, state.sees[:, None], few=True)
         x = self.attention_norm(self.dropout(attended, onto=x))
-        return self._rest(x, state.memory[number], state.mask)
+        return self._rest(x, state.memory[number], state.mask, few=True)
 
-    def _rest(self, x: Tensor, memory: tuple[Tensor, Tensor], mask: Tensor | None) -> Tensor:
+    def _rest(
+        self, x: Tensor, memory: tuple[Tensor, Tensor], mask: Tensor | None, *, few: bool = False
+    ) -> Tensor:
         q = self.cross.split(self.cross.q(x))
-        x = self.cross_norm(self.dropout(self.cross.attend(q, *memory, mask), onto=x))
+        x = self.cross_norm(self.dropout(self.cross.attend(q, *memory, mask, few=few), onto=x))
         out: Tensor = self.feed_forward_norm(self.dropout(self.feed_forward(x), onto=x))
         return out
 
