@@ -1,0 +1,56 @@
+"""`python -m scripts.bench commands`: how long the suite's own commands take to answer.
+
+Each is started as a user starts it, in a process of its own. They are compared with a process that
+imports torch and ends: a command that needs no torch should be done before that one.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from analysis.folders import ROOT
+from benchmarks.contest import BenchOptions, Findings, compete
+
+ROUNDS = 5
+MINUTE = 60.0
+SMOKE = ("experiment=imagenet/novograd_100ep", "scale=smoke", "hardware=cpu")
+TORCH = (sys.executable, "-c", "import torch")
+
+
+def measure(options: BenchOptions) -> Findings:
+    """Commands per minute."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [f"paths.data={folder}/data"]
+        smoke = partial(train, [*SMOKE, *paths], Path(folder))
+        smoke()  # makes its data
+        commands = {
+            "compare_help": partial(call, [*script("compare"), "--help"]),
+            "report_check": partial(call, [*script("report"), "--check"]),
+            "plan": partial(call, [*script("plan"), *SMOKE, *paths]),
+            "smoke": smoke,
+        }
+        import_torch = partial(call, TORCH)
+        return Findings(compete(commands, import_torch, MINUTE, options.rounds(ROUNDS), warm=1))
+
+
+def script(name: str) -> list[str]:
+    """The beginning of its command line."""
+    return [sys.executable, "-m", f"scripts.{name}"]
+
+
+def train(overrides: Sequence[str], folder: Path) -> None:
+    """A run from its command to its record, in a folder without one."""
+    with tempfile.TemporaryDirectory(dir=folder) as outputs:
+        call([*script("launch"), *overrides, f"paths.outputs={outputs}"])
+
+
+def call(command: Sequence[str]) -> None:
+    """Ends with 0, or with 1 where a report is stale; says nothing."""
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1) or "Traceback" in done.stderr:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
