@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from random import Random
 from typing import Protocol
 
@@ -22,6 +22,7 @@ RESIZE_TO_CROP = 256 / 224  # evaluation: the shorter side before the central cr
 MEANS = (123.68, 116.78, 103.94)  # red, green, blue, of 0 … 255
 RANGE = 127.5
 JPEG_START = b"\xff\xd8\xff"
+KEPT, SMALL = 2048, 64 * 64  # decoded PNGs in memory, at most, of so many pixels
 PNG_START, EIGHT_BIT_RGB = b"\x89PNG\r\n\x1a\n", b"\x08\x02"
 
 
@@ -79,15 +80,25 @@ class PngPicture:
 
     def part(self, box: Box, shrink: int) -> np.ndarray:
         """Never reduced: that is for JPEGs."""
-        try:
-            planes = _png_decoder()(torch.frombuffer(bytearray(self._data), dtype=torch.uint8))
-        except RuntimeError as error:
-            raise Declined(str(error)) from error
+        is_small = self.height * self.width <= SMALL
+        planes = (_decode_small_png if is_small else _decode_png)(self._data)
         if planes.shape != (3, self.height, self.width):
             raise Declined("with an alpha channel")
         top, left, height, width = box
         pixels: np.ndarray = planes.permute(1, 2, 0).numpy()
         return pixels[top : top + height, left : left + width]
+
+
+def _decode_png(data: bytes) -> Tensor:
+    """uint8 (channels, height, width)."""
+    try:
+        return _png_decoder()(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+    except RuntimeError as error:
+        raise Declined(str(error)) from error
+
+
+# By content, for the many epochs over few images of small scales; nobody writes to these tensors.
+_decode_small_png = lru_cache(maxsize=KEPT)(_decode_png)
 
 
 @cache

@@ -214,11 +214,12 @@ def test_pillow_gives_the_same_training_images(tmp_path: Path, monkeypatch: pyte
         assert np.array_equal(image, images.training_image(str(file), 64, python_random(i)))
 
 
+@pytest.mark.parametrize("sides", [(40, 50), (300, 400)])
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "P", "I;16"])
-def test_pngs_are_what_pillow_makes_of_them(tmp_path: Path, mode: str):
-    """Also large ones, which are never reduced: that is for JPEGs."""
+def test_pngs_are_what_pillow_makes_of_them(tmp_path: Path, mode: str, sides: tuple[int, int]):
+    """Small ones, which are kept, and large ones, which are never reduced: that is for JPEGs."""
     file = tmp_path / "a.png"
-    photo(300, 400, 0).convert("L" if mode == "I;16" else mode).convert(mode).save(file)
+    photo(*sides, 0).convert("L" if mode == "I;16" else mode).convert(mode).save(file)
     for seed in range(10):
         image = images.training_image(str(file), 32, python_random(seed))
         expected = images.augment(images.PillowPicture(file.read_bytes()), 32, python_random(seed))
