@@ -16,7 +16,7 @@ from pathlib import Path
 from analysis.folders import ROOT
 from benchmarks.contest import BenchOptions, Findings, compete
 
-ROUNDS = 5
+ROUNDS = 3
 MINUTE = 60.0
 SMOKE = ("experiment=imagenet/novograd_100ep", "scale=smoke", "hardware=cpu")
 TORCH = (sys.executable, "-c", "import torch")
