@@ -98,14 +98,20 @@ def publish(
     return done
 
 
-def study_runs(outputs: Path, records: Sequence[RunRecord]) -> list[str]:
-    """The ids of the finished runs of the studies that were run in `outputs`."""
-    by_id = {record.run_id: record for record in records}
+def study_runs(
+    outputs: Path, records: Sequence[RunRecord], published: Sequence[RunRecord]
+) -> list[str]:
+    """The ids of the finished runs of the studies that were run in `outputs`.
+
+    `published` runs count as done with `make study ARGS=--keep`, and may not be in `outputs`.
+    """
+    own = {record.run_id for record in records}
+    by_id = {record.run_id: record for record in (*published, *records)}
     trials = [one for name in PAGES for one in read_trials(outputs / name / TRIALS_FILE, by_id)]
     if not trials:
         file = outputs / STUDY / TRIALS_FILE
         raise RecordError(f"there is no study in {file}: run make study")
-    return sorted({one.run_id for one in trials if one.status == FINISHED})
+    return sorted(own & {one.run_id for one in trials if one.status == FINISHED})
 
 
 def publish_trials(outputs: Path, results: Path) -> list[Path]:
@@ -150,8 +156,8 @@ def has_commit_in(root: Path) -> Callable[[str], bool]:
     def has_commit(commit: str) -> bool:
         # Without git's variables, which name another repository inside its hooks.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-        words = ["git", "cat-file", "-e", f"{commit}^{{commit}}"]
-        done = subprocess.run(words, cwd=root, env=environment, capture_output=True, check=False)
+        command = ["git", "cat-file", "-e", f"{commit}^{{commit}}"]
+        done = subprocess.run(command, cwd=root, env=environment, capture_output=True, check=False)
         return done.returncode == 0
 
     return has_commit

@@ -22,7 +22,7 @@ from analysis.publish import (
     publish_trials,
     study_runs,
 )
-from engine.records import RecordError
+from engine.records import RecordError, read_records
 from launch.command_line import CommandLine
 from launch.config_files import ROOT
 from launch.fingerprints import recipe_fingerprints
@@ -43,9 +43,11 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     if not records and not refused:
         print(f"no finished runs at scale paper, mini or short: {options.outputs}", file=sys.stderr)
         return 2
+    folder = root / "results" / "runs"
     if options.study:
         try:
-            options.runs, options.any_recipe = study_runs(options.outputs, records), True
+            options.runs = study_runs(options.outputs, records, read_records(folder))
+            options.any_recipe = True
         except RecordError as problem:
             print(problem, file=sys.stderr)
             return 2
@@ -59,7 +61,6 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     if not options.any_recipe:
         current = recipe_fingerprints((record.experiment, record.scale) for record in records)
     try:
-        folder = root / "results" / "runs"
         done = publish(records, folder, current, has_commit_in(root), options.replace)
     except (RecordError, OSError) as problem:
         print(problem, file=sys.stderr)

@@ -167,6 +167,8 @@ def test_a_study_is_published_with_its_table_or_not_at_all(root, capsys):
     table = root / "results" / "studies" / "study" / "trials.csv"
     assert table.read_text() == text + lost
     assert [read_record(path).run_id for path in published(root)] == [other["run_id"]]
+    (root / "outputs" / other["run_id"] / "record.json").unlink()  # as after make study --keep
+    assert main(["--study"], root) == 0
     table.unlink()
     add(root, fingerprint="overridden", dirty=True, final={"val/top1": 1.0})
     assert main(["--study"], root) == 1
