@@ -139,7 +139,7 @@ def _passes(trials: DataTrials) -> DataAnswer | None:
         }
         for at, (_, one) in differences.items()
     }
-    text = f"{trials.data}: {last} % against {OPTIMIZERS[last_other]} after {max(points):g} passes"
+    text = f"{trials.data}: {last}, in % of {OPTIMIZERS[last_other]}, after {max(points):g} passes"
     return DataAnswer(
         text,
         numbers,

@@ -174,7 +174,7 @@ def _data_rows(trials: Sequence[TrialResult]) -> list[list[str]]:
                 own[0].task,
                 f"{own[0].parameters:,}",
                 f"{plan['steps']:,} × {plan['global_batch']:,} {plan['unit']}s",
-                f"{plan['steps'] / plan['steps_per_epoch']:.2g}",
+                f"{plan['steps'] / plan['steps_per_epoch']:.3g}",
                 f"{fmean(record.wall_s for record in own) / 60:.1f}",
                 str(len({one.run_id for one in of_data})),
             ]
