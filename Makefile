@@ -20,7 +20,7 @@ RUN := $(VENV)/bin/python
 LOCK := requirements.lock
 STAMP := $(VENV)/.installed-from-lock
 PIP := $(RUN) -m pip --disable-pip-version-check install --quiet --no-deps --require-hashes
-PYTEST_FLAGS ?= -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST_FLAGS ?= -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help
 help: ## list the targets
@@ -201,6 +201,11 @@ bench-wmt: setup ## Transformer-big's step and beam search, against fairseq's ow
 .PHONY: bench-wikitext
 bench-wikitext: setup ## Transformer-XL's step and evaluation, against the original code path
 	@$(RUN) -m scripts.bench wikitext $(BENCH)
+	@$(RUN) -m scripts.report
+
+.PHONY: bench-commands
+bench-commands: setup ## how long help, plan, report and a smoke run take, against importing torch
+	@$(RUN) -m scripts.bench commands $(BENCH)
 	@$(RUN) -m scripts.report
 
 .PHONY: lock

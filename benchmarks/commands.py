@@ -1,4 +1,4 @@
-"""`python -m scripts.bench commands`: how long the suite's own commands take to answer.
+"""`make bench-commands`: how long the suite's own commands take to answer.
 
 Each is started as a user starts it, in a process of its own. They are compared with a process that
 imports torch and ends: a command that needs no torch should be done before that one.
