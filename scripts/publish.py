@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     if unknown:
         print(f"{unknown[0]}: no such run in {options.outputs}", file=sys.stderr)
         return 2
-    if options.runs:
+    if options.runs or options.study:
         records, refused = [r for r in records if r.run_id in options.runs], []
     current = None
     if not options.any_recipe:

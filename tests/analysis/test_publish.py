@@ -169,6 +169,7 @@ def test_a_study_is_published_with_its_table_or_not_at_all(root, capsys):
     assert [read_record(path).run_id for path in published(root)] == [other["run_id"]]
     (root / "outputs" / other["run_id"] / "record.json").unlink()  # as after make study --keep
     assert main(["--study"], root) == 0
+    assert [read_record(path).run_id for path in published(root)] == [other["run_id"]]
     table.unlink()
     add(root, fingerprint="overridden", dirty=True, final={"val/top1": 1.0})
     assert main(["--study"], root) == 1
