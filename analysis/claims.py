@@ -19,6 +19,7 @@ MEMORY = "memory"  # decided by a measurement, not by trials
 # Studies of what the paper does not claim, and their headings.
 EXPLANATIONS = {
     "passes": "After how many passes over the data does NovoGrad pay?",
+    "variants": "Do the paper's variants of the algorithm differ from it?",
     "tensor_sizes": "Is NovoGrad behind here because large tensors move slowly?",
 }
 HOLDS, FAILS, UNDECIDED = "holds at this scale", "does not hold", "undecided"

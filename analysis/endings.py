@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from statistics import fmean, stdev
 
-from analysis.metrics import best_quality, lost_quality, quality_label, quality_sign
+from analysis.metrics import best_quality, lost_quality, quality_label
 from analysis.paper import OPTIMIZERS
 from analysis.questions import (
     OURS,
@@ -21,14 +21,7 @@ from analysis.questions import (
     line_of,
     percents,
 )
-from analysis.statistics import (
-    CONFIDENCE,
-    SLACK,
-    PairedDifference,
-    can_tell,
-    no_worse,
-    paired_interval,
-)
+from analysis.statistics import CONFIDENCE, SLACK, WITHIN, PairedDifference, no_worse
 from analysis.trials import DIVERGED, HEADLINE, TrialResult
 from analysis.verdicts import Rule
 
@@ -41,21 +34,28 @@ def _headline(trials: DataTrials) -> DataAnswer | None:
     best = trials.best_other(seeds)
     if OURS not in trials.optimizers or best is None:
         return None
-    found = {name: [*values.values()] for name, values in seeds.items()}
     numbers = {}
-    for name, values in found.items():
-        numbers[OPTIMIZERS[name]] = fmean(values)
+    for name, values in seeds.items():
+        numbers[OPTIMIZERS[name]] = fmean(values.values())
         if len(values) > 1:
-            numbers[f"{OPTIMIZERS[name]} ±"] = stdev(values)
-    on_par = OURS in found and no_worse(trials.metric, found[OURS], found[best])
-    tells = OURS not in found or can_tell(found[OURS], found[best])
-    ours = f"{fmean(found[OURS]):.2f}" if OURS in found else DIVERGED
-    remark = " (seeds can't tell)" if not tells else "" if on_par else " (behind)"
+            numbers[f"{OPTIMIZERS[name]} ±"] = stdev(values.values())
+    label = f"{trials.data}, {quality_label(trials.metric)}"
+    other = f"{fmean(seeds[best].values()):.2f} of {OPTIMIZERS[best]}"
+    if OURS not in seeds:
+        return DataAnswer(f"{trials.data} {DIVERGED} against {other} (behind)", {label: numbers})
+    text = f"{trials.data} {fmean(seeds[OURS].values()):.2f} against {other}"
+    if len(set(seeds[OURS]) & set(seeds[best])) < 2:
+        return DataAnswer(f"{text} (too few seeds)", {label: numbers}, counts=False)
+    lead = trials.lead(seeds[OURS], seeds[best])
+    behind = lead.high < 0 and lead.mean < -100 * SLACK
+    tells = lead.excludes_zero or lead.high - lead.low <= 2 * 100 * WITHIN
+    remark = "seeds can't tell" if not tells else "behind" if behind else ""
+    remark = remark or ("ahead" if lead.low > 0 else "on par")
     return DataAnswer(
-        f"{trials.data} {ours} against {fmean(found[best]):.2f} of {OPTIMIZERS[best]}{remark}",
-        {f"{trials.data}, {quality_label(trials.metric)}": numbers},
+        f"{text}, {lead} % ({remark})",
+        {label: numbers | {"lead, %": lead.mean, "low": lead.low, "high": lead.high}},
         counts=tells,
-        good=on_par,
+        good=not behind,
     )
 
 
@@ -168,9 +168,7 @@ def _differences(trials: DataTrials) -> dict[float, tuple[str, PairedDifference]
         other = trials.best_other(seeds)
         if other is None or OURS not in seeds or len(set(seeds[OURS]) & set(seeds[other])) < 2:
             continue
-        unit = 100 * quality_sign(trials.metric) / abs(fmean(seeds[other].values()))
-        ours, theirs = ({s: unit * q for s, q in seeds[n].items()} for n in (OURS, other))
-        found[at] = other, paired_interval(ours, theirs)
+        found[at] = other, trials.lead(seeds[OURS], seeds[other])
     return found
 
 
@@ -228,13 +226,14 @@ ENDINGS = (
     Question(
         HEADLINE,
         Rule(
-            "NovoGrad beside the other optimizers, each tuned with the same number of trials. On "
-            "par: the mean over the seeds is not worse than that of the best other optimizer by "
-            "more than {slack:g} % of it or two standard errors of the difference, whichever is "
-            "larger. Where two standard errors exceed both the difference and {within:g} %, the "
-            "seeds can't tell, and the data set does not count. Holds if NovoGrad is on par or "
-            "better on all others; does not hold if on fewer than half of them.",
-            PERCENT,
+            "NovoGrad beside the best other optimizer, each tuned with the same number of trials. "
+            "Lead: in percent of the other's mean, positive where NovoGrad is better, paired by "
+            "seed, with Student's {confidence:g} % interval; d: mean / standard deviation of the "
+            "differences. Behind: the interval lies below 0, and the mean below -{slack:g} %. "
+            "Where the interval includes 0 and reaches over more than {wide:g} %, the seeds can't "
+            "tell, and the data set does not count. Holds if NovoGrad is not behind on any other; "
+            "does not hold if it is behind on more than half of them.",
+            PERCENT | {"confidence": 100 * CONFIDENCE, "wide": 2 * 100 * WITHIN},
         ),
         _headline,
         "On par or better on {good} of {counted} data sets: {texts}.",

@@ -10,7 +10,7 @@ from analysis.charts import Chart, Line
 from analysis.claims import FAILS, HOLDS, UNDECIDED, StudyResult
 from analysis.metrics import quality_label, quality_sign
 from analysis.paper import OPTIMIZERS
-from analysis.statistics import SLACK, WITHIN
+from analysis.statistics import SLACK, WITHIN, PairedDifference, paired_interval
 from analysis.trials import HEADLINE, TrialResult
 from analysis.verdicts import Rule
 
@@ -66,6 +66,14 @@ class DataTrials:
         others = [name for name in seeds if name != OURS]
         sign = quality_sign(self.metric)
         return max(others, key=lambda n: sign * fmean(seeds[n].values()), default=None)
+
+    def lead(self, ours: Mapping[int, float], others: Mapping[int, float]) -> PairedDifference:
+        """By how many percent of the others' mean we are better, paired by seed."""
+        unit = 100 * quality_sign(self.metric) / abs(fmean(others.values()))
+        return paired_interval(
+            {seed: unit * q for seed, q in ours.items()},
+            {seed: unit * q for seed, q in others.items()},
+        )
 
     def chart(
         self,

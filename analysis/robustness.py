@@ -20,7 +20,7 @@ from analysis.questions import (
     percents,
 )
 from analysis.sensitivity import sensitivity
-from analysis.statistics import SLACK, WITHIN, no_worse
+from analysis.statistics import CONFIDENCE, SLACK, WITHIN, no_worse
 from analysis.trials import RATES, best_result
 from analysis.verdicts import Rule
 
@@ -146,6 +146,31 @@ def _beta2(trials: DataTrials) -> DataAnswer | None:
     )
 
 
+def _variants(trials: DataTrials) -> DataAnswer | None:
+    plain = by_seed(trials.runs(OURS).get(0.0, ()))
+    series = dict.fromkeys(one.trial.series for one in trials.of(OURS) if one.trial.series)
+    seeds = {name: by_seed(trials.runs(OURS, name).get(0.0, ())) for name in series}
+    leads = {
+        name: trials.lead(own, plain)
+        for name, own in seeds.items()
+        if len(set(own) & set(plain)) > 1
+    }
+    if not leads:
+        return None
+    means = {name: fmean(seeds[name].values()) for name in leads}
+    differ = [one.excludes_zero and abs(one.mean) > 100 * SLACK for one in leads.values()]
+    return DataAnswer(
+        f"{trials.data}: {'; '.join(f'{name} {lead} %' for name, lead in leads.items())}",
+        {
+            f"{trials.data}, {quality_label(trials.metric)}": {
+                "Algorithm 1": fmean(plain.values()),
+                **means,
+            }
+        },
+        good=not any(differ),
+    )
+
+
 ROBUSTNESS = (
     Question(
         RATES,
@@ -209,5 +234,18 @@ ROBUSTNESS = (
         ),
         _beta2,
         "A short memory is as good on {good} of {counted} data sets. {texts}.",
+    ),
+    Question(
+        "variants",
+        Rule(
+            "Algorithm 1 against its variants: weight decay in the update (footnote 2), AMSGrad, "
+            "and the first moment as an average with 1 - β1, at a rate times 1 / (1 - β1). "
+            "Difference: in percent of Algorithm 1's mean, positive where the variant is better, "
+            "paired by seed, with Student's {confidence:g} % interval. Holds if on no data set an "
+            "interval excludes 0 with a mean beyond {slack:g} %; does not hold if on all.",
+            PERCENT | {"confidence": 100 * CONFIDENCE},
+        ),
+        _variants,
+        "No variant differs on {good} of {counted} data sets. {texts}.",
     ),
 )

@@ -68,12 +68,6 @@ def no_worse(metric: str, ours: Sequence[float], others: Sequence[float]) -> boo
     return worse <= max(SLACK * abs(fmean(others)), 2 * _standard_error(ours, others))
 
 
-def can_tell(ours: Sequence[float], others: Sequence[float]) -> bool:
-    """Whether the means differ by two standard errors, or a difference of WITHIN would."""
-    noise = 2 * _standard_error(ours, others)
-    return noise <= max(WITHIN * abs(fmean(others)), abs(fmean(others) - fmean(ours)))
-
-
 def _differences(ours: Mapping[int, float], others: Mapping[int, float]) -> list[float]:
     seeds = sorted(set(ours) & set(others))
     if len(seeds) < 2:

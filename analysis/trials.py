@@ -34,6 +34,7 @@ STUDY_NAMES = (
     "regularisation",
     "beta2",
     "passes",
+    "variants",
     "tensor_sizes",
 )
 

@@ -82,9 +82,15 @@ class StudyOptions:
 
     data: dict[str, Any]  # overrides of all points on that data set
     points: list[dict[str, Any]]  # PointOptions once read
-    optimizers: list[str] = field(default_factory=list)  # default: all
+    # Default: all; or by data set, and all on those that are not named.
+    optimizers: list[str] | dict[str, Any] = field(default_factory=list)
     seeds: list[int] = field(default_factory=lambda: [0])
     rates: list[float] = field(default_factory=list)  # tunes the rate again at each point
+
+    def asks(self, data: str, optimizer: str) -> bool:
+        """Whether the optimizer is one of this study's on a data set."""
+        asked = self.optimizers.get(data) if isinstance(self.optimizers, dict) else self.optimizers
+        return not asked or optimizer in asked
 
 
 @dataclass(frozen=True)

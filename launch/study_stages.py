@@ -91,7 +91,7 @@ class StudyStages:
             yield from plan.headline_trials(data, optimizer, values)
         for name, study in plan.studies.items():
             if data in study.data:
-                asked = {o: v for o, v in tuned.items() if o in (study.optimizers or tuned)}
+                asked = {o: v for o, v in tuned.items() if study.asks(data, o)}
                 for point in filter(lambda one: one.is_of(data), study.points):
                     yield from self._point(name, point, data, asked, result, whole=whole)
 

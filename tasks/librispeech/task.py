@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tasks.base import Batch, Carry, Context, Counts, DataProblem, Headline, LossOut, Shard
 from tasks.librispeech.alphabet import count_errors, decode, error_rates, greedy
 from tasks.librispeech.batches import UtteranceBatches, Utterances, silence
-from tasks.librispeech.commands import make_commands
+from tasks.librispeech.commands import make_commands, make_many_commands
 from tasks.librispeech.features import RATE, SPEEDS, cut_out, frame_counts, log_mel
 from tasks.librispeech.loss import CtcOut, ctc
 from tasks.librispeech.made_up import make_made_up
@@ -38,7 +38,11 @@ from tasks.streams import (
     shuffled_micro_batches,
 )
 
-MAKERS: Makers = {"made_up": make_made_up, "commands": make_commands}
+MAKERS: Makers = {
+    "made_up": make_made_up,
+    "commands": make_commands,
+    "many_commands": make_many_commands,
+}
 PAPER = "librispeech"  # the data set of the paper
 TYPICAL_S = 12.0  # of an utterance of LibriSpeech
 
@@ -118,9 +122,10 @@ class LibriSpeech(SpeechPredictions):
             return ""
         kept = self._kept_in(0)
         hours = self._train.samples[kept].sum() / RATE / 3600
+        left_out = len(self._trained_on) - len(kept)
         return (
             f"{len(kept):,} utterances, {hours:,.2f} hours "
-            f"({len(self._train) - len(kept):,} left out by their length), {self._about_padding()}"
+            f"({left_out:,} left out by their length), {self._about_padding()}"
         )
 
     def _about_padding(self) -> str:

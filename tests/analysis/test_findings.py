@@ -68,20 +68,57 @@ def test_seeds_that_differ_too_much_decide_nothing():
     outcomes = [
         result(value, study=HEADLINE, data=data, optimizer=name, seed=seed)
         for data, values in (("one", (40.0, 40.1)), ("other", (30.0, 50.0)))
-        for name in ("sgd", "novograd")
-        for seed, value in enumerate(values)
+        for name, sign in (("sgd", 1), ("novograd", -1))
+        for seed, value in enumerate(values[::sign])
     ]
     found = judge(HEADLINE, outcomes)
     assert found.verdict == UNDECIDED
     assert "On par or better on 1 of 1 data sets" in found.summary
-    assert "other 40.00 against 40.00 of SGD (seeds can't tell)" in found.summary
+    assert "one 40.05 against 40.05 of SGD, +0.00 [-3.17, +3.17]" in found.summary
+    assert "n = 2 % (on par); other 40.00 against 40.00 of SGD, " in found.summary
+    assert found.summary.endswith("n = 2 % (seeds can't tell).")
+
+
+def test_the_lead_is_paired_by_seed():
+    """Seeds that differ much hide nothing if they are the same seeds."""
+    outcomes = [
+        result(value + lead, study=HEADLINE, data=data, optimizer=name, seed=seed)
+        for data in ("one", "other")
+        for name, lead in (("sgd", 0.0), ("novograd", -3.0))
+        for seed, value in enumerate((30.0, 50.1, 40.0))
+    ]
+    found = judge(HEADLINE, outcomes)
+    assert found.verdict == FAILS
+    assert all(row["high"] < -1 for row in found.numbers.values())  # percent
+
+
+def test_variants_of_the_algorithm():
+    def points(series: str, *values: float) -> list[TrialResult]:
+        made = [
+            result(v, study="variants", optimizer="novograd", seed=seed)
+            for seed, v in enumerate(values)
+        ]
+        return [replace(one, trial=replace(one.trial, series=series, at=0.0)) for one in made]
+
+    plain, same = points("", 50.0, 52.0, 51.0), points("AMSGrad", 50.1, 51.9, 51.0)
+    other = points("averaged", 45.0, 47.1, 46.0)
+
+    def everywhere(*runs: TrialResult) -> list[TrialResult]:
+        twins = [replace(one, trial=replace(one.trial, data="twin")) for one in runs]
+        return [*runs, *twins]
+
+    assert judge("variants", everywhere(*plain, *same)).verdict == HOLDS
+    found = judge("variants", everywhere(*plain, *same, *other))
+    assert found.verdict == FAILS
+    assert "averaged -9.7" in found.summary
+    assert QUESTIONS["variants"].result(everywhere(*plain, *same[:1])) is None
 
 
 def test_what_no_seeds_can_tell_was_run_all_the_same():
     outcomes = [
         result(value, study=HEADLINE, optimizer=name, seed=seed)
-        for name in ("sgd", "novograd")
-        for seed, value in enumerate((30.0, 50.0))
+        for name, values in (("sgd", (30.0, 50.0)), ("novograd", (50.0, 30.0)))
+        for seed, value in enumerate(values)
     ]
     found = judge(HEADLINE, outcomes)
     assert found.verdict == UNDECIDED

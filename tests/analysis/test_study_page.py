@@ -48,7 +48,7 @@ def test_tuning_verdicts_and_rules(trials: list[TrialResult]):
     assert "| one | imagenet | 12,345 | 9 × 64 images | 3 | 1.0 | 2 |" in page
     assert "On par or better on 1 of 1 data sets" in page
     assert "**Undecided.**" in page  # by one data set
-    assert "not worse than that of the best other optimizer by more than 1 % of it" in page
+    assert "the interval lies below 0, and the mean below -1 %" in page
     assert "Seen in the `curves`." in page
     assert page.endswith("## Limits\n\n- Small.\n")
     assert "| **not run** |  |" in page  # claims without results

@@ -102,14 +102,14 @@ def test_the_scales_own_rates_are_where_the_studys_grids_begin(plan: StudyPlan):
 
 
 def test_points_of_some_data_sets_only(plan: StudyPlan):
-    """Few passes at as many steps need more data than there are spoken commands."""
+    """Few passes at as many steps need more data than some sets have."""
     trials = [t for t in StudyStages(plan).expected(missing) if t.study == "passes"]
     asked = {data: sorted({t.at for t in trials if t.data == data}) for data in plan.data}
     asked = {data: points for data, points in asked.items() if points}
     assert asked == {
         "cifar10": [1.5, 3, 10, 30, 100],
         "small-wiki": [1.5, 3, 10, 30, 100],
-        "spoken-commands": [20, 60],
+        "many-commands": [3, 10, 30, 60],
         "program-messages": [30, 60],
         "multi30k": [3, 10, 30, 60],
     }

