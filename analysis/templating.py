@@ -10,6 +10,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from engine.formats import format_number
+
 TEMPLATES = Path(__file__).parent / "templates"
 # Emphasis, code, links, table cells, maths and struck text; an underscore within a word is none.
 SPECIAL = re.compile(r"[\\`*\[\]|$~]|(?<![^\W_])_|_(?![^\W_])")
@@ -44,6 +46,14 @@ def markdown_table(head: Sequence[Any], rows: Iterable[Sequence[Any]]) -> Markdo
     return Markdown("\n".join(f"| {' | '.join(line)} |" for line in cells))
 
 
+def size(count: float) -> str:
+    """Bytes with a decimal unit."""
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{format_number(count / factor, 3)} {unit}"
+    return f"{count:.0f} B"
+
+
 def render_markdown(template: str, **values: Any) -> str:
     """A page; blank lines that empty parts leave are removed."""
     text = _environment(is_html=False).get_template(template).render(**values)
@@ -72,6 +82,9 @@ def _environment(is_html: bool) -> Environment:
         "escape_markdown": escape,
         "code": lambda text: Markdown(f"`{text}`"),
         "sentence": lambda text: text[:1].upper() + text[1:],
+        "number": format_number,
+        "size": size,
+        "whole": lambda number: f"{number:,}",
         "cell": lambda cell: "–" if cell is None else str(cell),
     }
     return environment
