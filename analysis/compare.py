@@ -17,9 +17,9 @@ from analysis.charts_draw import draw_png
 from analysis.curves import Band, band
 from analysis.logged_runs import CompareProblem, Group, LoggedRun, closest
 from analysis.metrics import find_metric
-from analysis.pages import render_page_of
 from analysis.paper import read_paper
 from analysis.tables import text_table
+from analysis.templating import render_html
 from engine.formats import format_time
 from engine.rows import TELEMETRY
 
@@ -72,7 +72,7 @@ class Comparison:
     def files(self, folder: Path) -> dict[Path, bytes]:
         """A page, a picture of each chart, and the numbers of each metric and of the layers."""
         stem = folder / slug(self.title)
-        page = render_page_of("compare.html.j2", comparison=self)
+        page = render_html("compare.html.j2", comparison=self)
         found = {Path(f"{stem}.html"): page.encode()}
         for one in self.parts:
             found[Path(f"{stem}-{slug(one.name)}.csv")] = one.csv.encode()

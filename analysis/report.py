@@ -180,6 +180,10 @@ def _table_view(
                 judge(row, table, ours),
                 tuple(cell if experiment else None for cell in cells),
                 judge(row, table, not_published),
+                row.experiment is not None
+                and any(
+                    cell.is_run for cell, c in zip(cells, columns, strict=True) if not c.is_own
+                ),
             )
         )
     drawn = {e: view.label for e, view in zip(experiments, views, strict=True) if e}

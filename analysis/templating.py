@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
+from analysis.charts import DARK_THEME, LIGHT_THEME, css_variables, styles_of
+from analysis.charts_draw import FONT, draw_svg
 from engine.formats import format_number
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -61,7 +64,7 @@ def render_markdown(template: str, **values: Any) -> str:
 
 
 def render_html(template: str, **values: Any) -> str:
-    """A page, without the blank lines that the template's own statements leave."""
+    """A page with the style and charts of all, without its statements' blank lines."""
     text = _environment(is_html=True).get_template(template).render(**values)
     return re.sub(r"\n\s*\n", "\n", text).strip() + "\n"
 
@@ -77,6 +80,14 @@ def _environment(is_html: bool) -> Environment:
         lstrip_blocks=True,
     )
     environment.globals |= {"table": markdown_table, "zip": zip}
+    if is_html:
+        environment.globals |= {
+            "light": Markup(css_variables(LIGHT_THEME)),
+            "dark": Markup(css_variables(DARK_THEME)),
+            "font": Markup(FONT),
+            "draw_svg": lambda chart: Markup(draw_svg(chart)),  # which escapes its texts
+            "styles_of": styles_of,
+        }
     environment.filters |= {
         "prose": prose,
         "escape_markdown": escape,
