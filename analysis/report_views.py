@@ -30,6 +30,9 @@ class Column:
     data: str
     is_own: bool = False
 
+    def has(self, record: RunRecord) -> bool:
+        return (record.scale, record.data) == (self.scale, self.data)
+
     def __str__(self) -> str:
         name = f"{self.scale}: {self.data}"
         return f"not published, {name}" if self.is_own else f"ours, {name}"

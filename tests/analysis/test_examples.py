@@ -62,9 +62,8 @@ def fake_runs(folder: Path, name: str) -> None:
         write_raw(folder, raw, f"{run}/record.json" if name == "own" else f"{run}.json")
         if experiment == "adamw_100ep":
             continue  # it kept none
-        path = folder / (f"{run}/predictions-val.jsonl" if name == "own" else f"{run}.jsonl")
-        if name != "own":
-            path = folder / f"{run}.predictions.jsonl"
+        kept = "/predictions-val.jsonl" if name == "own" else ".predictions.jsonl"
+        path = folder / f"{run}{kept}"
         text = predictions("<script>alert(1)</script>" if experiment == "sgd_100ep" else "")
         path.write_text(text.replace('{"index"', '{"split": "val", "index"'))
 
