@@ -5,35 +5,38 @@ from __future__ import annotations
 import csv
 import io
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from analysis.charts import Chart, Line, optimizer_of
+from analysis.charts import DASHES, PALETTE, Chart, Line, optimizer_of
 from analysis.charts_draw import draw_png
 from analysis.curves import Band, band
-from analysis.layers import LayerMovement, layer_movement
 from analysis.logged_runs import CompareProblem, Group, LoggedRun, closest
 from analysis.metrics import find_metric
-from analysis.pages import render_page_of
 from analysis.paper import read_paper
 from analysis.tables import text_table
+from analysis.templating import render_html
 from engine.formats import format_time
+from engine.rows import TELEMETRY
 
 DECADES = 2  # that positive values must span for a logarithmic axis
+UPDATE_RATIO = "update_ratio"  # norm of the update / norm of the weights
+EACH_END = 12  # layers that are drawn where there are many: those that move most, and least
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One metric of the groups: its bands by group, chart and table."""
+    """Some curves of the groups: bands, charts and a table."""
 
-    metric: str
+    name: str  # a metric's, or "layers"
     title: str
-    bands: dict[str, Band]
-    chart: Chart
+    bands: dict[tuple[str, ...], Band]
+    keys: tuple[str, ...]  # what the bands' keys are
+    charts: dict[str, Chart]  # by name
     table: list[list[str]]  # the first line is the head
 
     @property
@@ -41,11 +44,11 @@ class Compared:
         """The numbers in full precision; one run has no standard deviation."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["group", "x", "mean", "sd", "n"])
-        for name, shown in self.bands.items():
+        writer.writerow([*self.keys, "x", "mean", "sd", "n"])
+        for key, shown in self.bands.items():
             sds = shown.sd.tolist() if shown.n > 1 else [""] * len(shown.xs)
             for x, y, sd in zip(shown.xs.tolist(), shown.mean.tolist(), sds, strict=True):
-                writer.writerow([name, x, y, sd, shown.n])
+                writer.writerow([*key, x, y, sd, shown.n])
         return text.getvalue()
 
 
@@ -56,28 +59,25 @@ class Comparison:
     title: str  # task, scale and data: small numbers must not be taken for the paper's
     metrics: tuple[Compared, ...]
     notes: tuple[str, ...]
-    layers: LayerMovement | None = None  # where the runs have optimizer telemetry
+    layers: Compared | None = None  # where the runs have optimizer telemetry
+
+    @property
+    def parts(self) -> list[Compared]:
+        return [*self.metrics, *([self.layers] if self.layers else [])]
 
     def __str__(self) -> str:
-        shown: list[Compared | LayerMovement] = [*self.metrics]
-        shown += [self.layers] if self.layers else []
-        tables = [text_table(one.table, one.title) for one in shown]
+        tables = [text_table(one.table, one.title) for one in self.parts]
         return "\n\n".join([*tables, *(["\n".join(self.notes)] if self.notes else [])])
 
     def files(self, folder: Path) -> dict[Path, bytes]:
-        """A page, and for each metric a picture and its numbers."""
-        name = slug(self.title)
-        page = render_page_of("compare.html.j2", comparison=self)
-        found = {folder / f"{name}.html": page.encode()}
-        for one in self.metrics:
-            stem = f"{name}-{slug(one.metric)}"
-            found[folder / f"{stem}.png"] = draw_png(one.chart)
-            found[folder / f"{stem}.csv"] = one.csv.encode()
-        if self.layers:
-            found[folder / f"{name}-layers.csv"] = self.layers.csv.encode()
-            for chart in self.layers.charts:
-                stem = f"{name}-layers-{slug(chart.title.partition(':')[0])}"
-                found[folder / f"{stem}.png"] = draw_png(chart)
+        """A page, a picture of each chart, and the numbers of each metric and of the layers."""
+        stem = folder / slug(self.title)
+        page = render_html("compare.html.j2", comparison=self)
+        found = {Path(f"{stem}.html"): page.encode()}
+        for one in self.parts:
+            found[Path(f"{stem}-{slug(one.name)}.csv")] = one.csv.encode()
+            for name, chart in one.charts.items():
+                found[Path(f"{stem}-{slug(name)}.png")] = draw_png(chart)
         return found
 
 
@@ -87,7 +87,7 @@ def compare(groups: Sequence[Group], metrics: Sequence[str], axis: str, unit: st
     title = title_of(groups[0].runs[0])
     compared = [_compare(groups, metric, axis, unit, title) for metric in dict.fromkeys(metrics)]
     last = max(float(shown.xs[-1]) for one in compared for shown in one.bands.values())
-    layers = layer_movement(groups, axis, _x_unit(axis, unit, last), title)
+    layers = _layer_movement(groups, axis, _x_unit(axis, unit, last), title)
     return Comparison(title, tuple(compared), tuple(_notes(groups)), layers)
 
 
@@ -100,7 +100,7 @@ def wandb_request(
         "project": options.from_wandb or f"{entity}/{name}",
         "title": comparison.title,
         "run_ids": [run.wandb_id for run in runs],
-        "metrics": [one.metric for one in comparison.metrics],
+        "metrics": [one.name for one in comparison.metrics],
         "axis": options.axis,
         "group_key": runs[0].full_key(options.group_by),
     }
@@ -142,19 +142,22 @@ def _notes(groups: Sequence[Group]) -> list[str]:
 
 
 def _compare(groups: Sequence[Group], metric: str, axis: str, unit: str, title: str) -> Compared:
-    bands: dict[str, Band] = {}
-    for group in groups:
-        curves = group.curves(metric, axis)
-        if curves:
-            try:
-                bands[group.name] = band(curves)
-            except ValueError as problem:
-                raise CompareProblem(f"{group.name}: {problem}: choose another --axis") from None
+    groups_with = [group for group in groups if group.curves(metric, axis)]
+    bands = {group.name: _band(group, metric, axis) for group in groups_with}
     if not bands:
         raise CompareProblem(f"no row has both {metric} and {axis}: choose another --axis")
     title = f"{metric} · {title}"
-    chart = _chart(groups, bands, metric, axis, unit, title)
-    return Compared(metric, title, bands, chart, _table(groups, metric, axis))
+    chart = _chart(groups_with, bands, metric, axis, unit, title)
+    by_key: dict[tuple[str, ...], Band] = {(name,): shown for name, shown in bands.items()}
+    table = _table(groups, metric, axis)
+    return Compared(metric, title, by_key, ("group",), {metric: chart}, table)
+
+
+def _band(group: Group, metric: str, axis: str) -> Band:
+    try:
+        return band(group.curves(metric, axis))
+    except ValueError as problem:
+        raise CompareProblem(f"{group.name}: {problem}: choose another --axis") from None
 
 
 def _chart(
@@ -167,7 +170,6 @@ def _chart(
 ) -> Chart:
     """The curves of the groups, and the paper's numbers at the paper's own scale."""
     factor, x_label = _x_unit(axis, unit, max(float(shown.xs[-1]) for shown in bands.values()))
-    groups = [group for group in groups if group.name in bands]
     colours = _colours(groups)
     lines, papers = [], []
     for group in groups:
@@ -252,3 +254,63 @@ def _mean(values: Sequence[float], with_spread: bool = False) -> str:
         return "–"
     spread = f" ± {np.std(values, ddof=1):.3g}" if with_spread and len(values) > 1 else ""
     return f"{np.mean(values):.4g}{spread}"
+
+
+# --- Which layers move? ---------------------------------------------------------------------------
+
+
+def _layer_movement(
+    groups: Sequence[Group], axis: str, x: tuple[float, str], title: str
+) -> Compared | None:
+    """How far the steps of each layer go, relative to its weights: a chart for each group.
+
+    None where no run has logged telemetry; `x` is the axis's factor and label.
+    """
+    bands: dict[tuple[str, ...], Band] = {}
+    ratios: dict[str, dict[str, Band]] = {}  # by layer and group
+    for group in groups:
+        columns = [key for run in group.runs for row in run.rows for key in row]
+        for column in dict.fromkeys(c for c in columns if c.startswith(TELEMETRY)):
+            quantity, _, layer = column.removeprefix(TELEMETRY).partition("/")
+            found = bands[group.name, quantity, layer] = _band(group, column, axis)
+            if quantity == UPDATE_RATIO:
+                ratios.setdefault(layer, {})[group.name] = found
+    if not ratios:
+        return None
+    shown = _most_telling(ratios)
+    title = f"which layers move? · {title}"
+    if len(shown) < len(ratios):
+        title += f" (of {len(ratios)}, the {EACH_END} that move most and the {EACH_END} least)"
+    names = list(dict.fromkeys(group for group, *_ in bands))
+    table = [["update / weights", *names]]
+    for layer in shown:
+        own = [ratios[layer].get(name) for name in names]
+        table.append([layer, *("–" if b is None else f"{b.mean.mean():.3g}" for b in own)])
+    charts = {
+        f"layers {name}": _layer_chart(
+            {layer: ratios[layer].get(name) for layer in shown}, x, f"{name}: {title}"
+        )
+        for name in names
+    }
+    return Compared("layers", title, bands, ("group", "quantity", "layer"), charts, table)
+
+
+def _most_telling(ratios: Mapping[str, Mapping[str, Band]]) -> list[str]:
+    """All layers, in the model's order; of many those at the ends."""
+    if len(ratios) <= 2 * EACH_END:
+        return list(ratios)
+    ranked = sorted(ratios, key=lambda layer: max(b.mean.mean() for b in ratios[layer].values()))
+    chosen = {*ranked[:EACH_END], *ranked[-EACH_END:]}
+    return [layer for layer in ratios if layer in chosen]
+
+
+def _layer_chart(bands: Mapping[str, Band | None], x: tuple[float, str], title: str) -> Chart:
+    """A line for each layer that the group has."""
+    factor, label = x
+    lines = []
+    for place, (layer, found) in enumerate(bands.items()):
+        if found is not None:
+            dash = DASHES[place // len(PALETTE) % len(DASHES)]
+            lines.append(found.line(layer, factor, place % len(PALETTE), dash))
+    is_positive = all(y is not None and y > 0 for line in lines for y in line.y)
+    return Chart(title, label, "norm of update / weights", (*lines,), log_y=is_positive)

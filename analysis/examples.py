@@ -23,15 +23,6 @@ Prediction = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Example:
-    """An example of a split, and what each run predicts for it."""
-
-    input: str  # or its file
-    reference: str
-    hypotheses: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class ExampleView:
     """Examples of a task's data set, predicted by the first run of every optimizer."""
 
@@ -41,7 +32,7 @@ class ExampleView:
     split: str
     is_own: bool
     labels: tuple[str, ...]  # of the runs
-    examples: tuple[Example, ...]
+    examples: tuple[tuple[str, ...], ...]  # input or its file, reference, what each run predicts
 
 
 def published_file(record: Path) -> Path:
@@ -86,10 +77,10 @@ def example_view(
     by_id = [{row["id"]: row for row in rows if row["split"] == split} for *_, rows in kept]
     common = [row for row in kept[0][2] if all(row["id"] in found for found in by_id)]
     examples = [
-        Example(
+        (
             _cut(row.get("input", row.get("file", row["id"]))),
             _cut(row["reference"]),
-            tuple(_cut(found[row["id"]]["hypothesis"]) or NOTHING for found in by_id),
+            *(_cut(found[row["id"]]["hypothesis"]) or NOTHING for found in by_id),
         )
         for row in common[:SHOWN]
     ]

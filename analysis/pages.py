@@ -1,24 +1,28 @@
-"""The report's pages: REPORT.md, the block of the README, report.html."""
+"""The report's pages and the files that a checkout tracks: the same inputs give the same bytes."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from markupsafe import Markup
-
-from analysis.charts import DARK_THEME, LIGHT_THEME, Chart, css_variables, styles_of
-from analysis.charts_draw import FONT, draw_svg
-from analysis.claims import FAILS, HOLDS, TESTED, UNDECIDED
-from analysis.folders import RESULTS
-from analysis.report_views import RECORD_HEAD, SCALE_NOTE, Report, is_run_small, record_cells
+from analysis.claims import FAILS, HOLDS, TESTED, UNDECIDED, StudyResult
+from analysis.findings import study_results
+from analysis.folders import RESULTS, ROOT
+from analysis.paper import read_paper
+from analysis.performance import render_performance, render_speed_lines
+from analysis.report import build
+from analysis.report_views import RECORD_HEAD, SCALE_NOTE, Report, record_cells
+from analysis.scaling import render_scaling
+from analysis.study_page import PAGES, published_files
 from analysis.summaries import NOT_RUN
 from analysis.tables import numbers_table
 from analysis.templating import Markdown, render_html, render_markdown
+from analysis.trials import STUDY, TRIALS_FILE, TrialResult, read_trials
 from analysis.verdicts import DIFFERS, REPRODUCED
-from engine.records import RunRecord
+from engine.records import RunRecord, read_own_records, read_records
+from tasks.files import write_atomically
 
 # The class of a verdict's badge.
 LOOKS = {REPRODUCED: "good", TESTED: "good", HOLDS: "good", DIFFERS: "off", FAILS: "off"}
@@ -30,13 +34,72 @@ COMMON = {
     "record_head": list(RECORD_HEAD),
     "record_cells": record_cells,
 }
+# The fingerprints that recipes, each an experiment at a scale, have now.
+Fingerprints = Callable[[Iterable[tuple[str, str]]], set[str]]
+Study = tuple[list[TrialResult], dict[str, StudyResult]]  # what was run, and what it showed
+
+
+def tracked_files(root: Path, fingerprints: Fingerprints) -> dict[Path, str]:
+    """What a checkout tracks, from published records only, by path."""
+    results, readme = root / "results", root / "README.md"
+    records, studies = _read(results)
+    report = build(records, fingerprints(recipes_in(records)), studies[STUDY][1], results)
+    try:
+        text = replace_block(readme.read_text(), "results", render_readme(report))
+        text = replace_block(text, "performance", render_speed_lines(results / "bench"))
+    except ValueError as problem:
+        raise ValueError(f"{readme}: {problem}") from problem
+    pages = [published_files(results, name, *found) for name, found in studies.items()]
+    return {path: text for page in pages for path, text in page.items()} | {
+        results / "REPORT.md": render_report(report, results),
+        results / "report.html": render_page(report, results, results),
+        root / "docs" / "performance.md": render_performance(results / "bench"),
+        root / "docs" / "scaling.md": render_scaling(results / "bench"),
+        readme: text,
+    }
+
+
+def write_own_page(
+    outputs: Path,
+    fingerprints: Fingerprints,
+    root: Path = ROOT,
+    others: Sequence[RunRecord] = (),
+) -> Path:
+    """Writes `report.html` beside runs, with these and other runs marked as not published."""
+    outputs, results = outputs.resolve(), root / "results"
+    if outputs.is_relative_to(results):
+        raise ValueError(f"{outputs}: results/ has published runs only")
+    own = [*others, *read_own_records(outputs)]
+    records, studies = _read(results)
+    current = fingerprints(recipes_in([*records, *own]))
+    page = render_page(build(records, current, studies[STUDY][1], results, own), outputs, results)
+    write_atomically(outputs / "report.html", page.encode(), durable=False)
+    return outputs / "report.html"
+
+
+def _read(results: Path) -> tuple[list[RunRecord], dict[str, Study]]:
+    """Published records, and the studies by name."""
+    records = read_records(results / "runs")
+    by_id = {record.run_id: record for record in records}
+    studies: dict[str, Study] = {}
+    for name in PAGES:
+        trials = read_trials(results / "studies" / name / TRIALS_FILE, by_id)
+        studies[name] = trials, study_results(trials, results / "bench" / "memory.json")
+    return records, studies
+
+
+def recipes_in(records: Iterable[RunRecord]) -> set[tuple[str, str]]:
+    """Experiments of the paper's rows and the scales at which there are records of them."""
+    rows = [row for table in read_paper() for row in table.rows]
+    known = {row.experiment or row.rerun for row in rows}
+    return {(r.experiment, r.scale) for r in records if r.experiment in known}
 
 
 def render_report(report: Report, results: Path = RESULTS) -> str:
     """`REPORT.md`: everything but the charts."""
 
     def link(record: RunRecord) -> Markdown:
-        return Markdown(address_in(results)(record))
+        return Markdown(address(record, results))
 
     return render_markdown("report.md.j2", report=report, link=link, **COMMON)
 
@@ -48,28 +111,14 @@ def render_readme(report: Report) -> str:
 
 def render_page(report: Report, folder: Path = RESULTS, results: Path = RESULTS) -> str:
     """`report.html`, self-contained, to be written to a folder."""
-    return render_page_of(
+    return render_html(
         "report.html.j2",
         report=report,
-        link=address_in(folder),
+        link=lambda record: address(record, folder),
         root=_prefix(results.parent, folder),
         data=_prefix(results, folder),
         looks=LOOKS,
-        is_run_small=is_run_small,
         **COMMON,
-    )
-
-
-def render_page_of(template: str, **values: object) -> str:
-    """A page with the style and the charts that all have in common."""
-    return render_html(
-        template,
-        light=Markup(css_variables(LIGHT_THEME)),
-        dark=Markup(css_variables(DARK_THEME)),
-        font=Markup(FONT),
-        draw_svg=_draw,
-        styles_of=styles_of,
-        **values,
     )
 
 
@@ -87,19 +136,9 @@ def replace_block(text: str, name: str, block: str) -> str:
     return f"{before}{begin}\n{block}\n{end}{rest.split(end)[1]}"
 
 
-def address_in(folder: Path) -> Callable[[RunRecord], str]:
-    """From a record to the address of its file, relative to a folder."""
-
-    def address(record: RunRecord) -> str:
-        if record.path is None:
-            return record.url
-        return quote(os.path.relpath(record.path, folder))
-
-    return address
-
-
-def _draw(chart: Chart) -> Markup:
-    return Markup(draw_svg(chart))  # which escapes its texts
+def address(record: RunRecord, folder: Path) -> str:
+    """Of a record's file, relative to a folder; of a run of W&B, its page."""
+    return record.url if record.path is None else quote(os.path.relpath(record.path, folder))
 
 
 def _prefix(path: Path, folder: Path) -> str:

@@ -16,7 +16,7 @@ import yaml
 
 from analysis.folders import ROOT
 from analysis.summaries import NOT_RUN
-from analysis.templating import render_markdown
+from analysis.templating import markdown_table, render_markdown
 from engine.formats import format_number, format_time
 from engine.records import read_json
 
@@ -189,7 +189,7 @@ def render_speed_lines(folder: Path) -> str:
         for contest in (c for c in contests if c.readme):
             found = contest_cells(contest, records.get(contest.bench))
             lines.append([found[0], found[1], found[2], found[5]])
-    return render_markdown("performance_readme.md.j2", lines=lines).rstrip("\n")
+    return markdown_table(["", "against", "times as fast", "target"], lines)
 
 
 def _rounded(value: Any) -> Any:

@@ -68,34 +68,34 @@ def publish(
 
     `current` are the fingerprints of recipes as they are configured now; None allows any recipe.
     """
-    done = []
-    for record in records:
-        reason = _objection(record, current, has_commit)
-        if reason:
-            done.append(Publication(record.run_id, REFUSED, reason))
-            continue
-        path = runs / record.experiment / f"{record.run_id.rpartition('/')[2]}.json"
-        outcome = PUBLISHED
-        if path.exists():
-            found = differences(record, read_record(path))
-            if not found:
-                missing = current is not None and not published_file(path).exists()
-                new = missing and publish_predictions(record, path)
-                done.append(Publication(record.run_id, WITH_PREDICTIONS if new else UNCHANGED))
-                continue
-            if not replace:
-                reason = (
-                    f"{path.name} has other numbers ({'; '.join(found)}); --replace replaces it"
-                )
-                done.append(Publication(record.run_id, REFUSED, reason))
-                continue
-            outcome = REPLACED
-        write_record(path, record)
-        published_file(path).unlink(missing_ok=True)  # of other numbers
-        if current is not None:  # a row of the paper; variants and studies are many
-            publish_predictions(record, path)
-        done.append(Publication(record.run_id, outcome))
-    return done
+    return [_publish(record, runs, current, has_commit, replace) for record in records]
+
+
+def _publish(
+    record: RunRecord,
+    runs: Path,
+    current: AbstractSet[str] | None,
+    has_commit: Callable[[str], bool],
+    replace: bool,
+) -> Publication:
+    reason = _objection(record, current, has_commit)
+    if reason:
+        return Publication(record.run_id, REFUSED, reason)
+    path = runs / record.experiment / f"{record.run_id.rpartition('/')[2]}.json"
+    is_there = path.exists()
+    found = differences(record, read_record(path)) if is_there else []
+    if is_there and not found:
+        missing = current is not None and not published_file(path).exists()
+        new = missing and publish_predictions(record, path)
+        return Publication(record.run_id, WITH_PREDICTIONS if new else UNCHANGED)
+    if found and not replace:
+        reason = f"{path.name} has other numbers ({'; '.join(found)}); --replace replaces it"
+        return Publication(record.run_id, REFUSED, reason)
+    write_record(path, record)
+    published_file(path).unlink(missing_ok=True)  # of other numbers
+    if current is not None:  # a row of the paper; variants and studies are many
+        publish_predictions(record, path)
+    return Publication(record.run_id, REPLACED if found else PUBLISHED)
 
 
 def study_runs(

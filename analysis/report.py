@@ -163,12 +163,15 @@ def _table_view(
     views = []
     for row, label, experiment in zip(table.rows, labels_of(table), experiments, strict=True):
         wanted = measured_metrics(row, table)
+        theirs = [record for record in published if record.experiment == experiment]
+        mine = [record for record in own if record.experiment == experiment]
         cells = [
-            make_cell(_of(own if column.is_own else published, experiment, column), wanted)
-            for column in columns
+            make_cell([r for r in (mine if c.is_own else theirs) if c.has(r)], wanted)
+            for c in columns
         ]
-        ours = make_cell(_at_paper(published, experiment), wanted)
-        not_published = make_cell(_at_paper(own, experiment), wanted)
+        ours, not_published = (
+            make_cell([r for r in some if r.scale == "paper"], wanted) for some in (theirs, mine)
+        )
         views.append(
             RowView(
                 row,
@@ -180,6 +183,10 @@ def _table_view(
                 judge(row, table, ours),
                 tuple(cell if experiment else None for cell in cells),
                 judge(row, table, not_published),
+                row.experiment is not None
+                and any(
+                    cell.is_run for cell, c in zip(cells, columns, strict=True) if not c.is_own
+                ),
             )
         )
     drawn = {e: view.label for e, view in zip(experiments, views, strict=True) if e}
@@ -203,15 +210,6 @@ def _columns(published: Sequence[RunRecord], own: Sequence[RunRecord]) -> tuple[
     small = {Column(r.scale, r.data) for r in published if r.scale != "paper"}
     others = {Column(r.scale, r.data, is_own=True) for r in own}
     return tuple(sorted(small | others, key=lambda c: (c.is_own, SCALES.index(c.scale), c.data)))
-
-
-def _of(records: Sequence[RunRecord], experiment: str | None, column: Column) -> list[RunRecord]:
-    wanted = (experiment, column.scale, column.data)
-    return [r for r in records if (r.experiment, r.scale, r.data) == wanted]
-
-
-def _at_paper(records: Sequence[RunRecord], experiment: str | None) -> list[RunRecord]:
-    return [r for r in records if r.experiment == experiment and r.scale == "paper"]
 
 
 def _claim_view(

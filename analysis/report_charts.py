@@ -24,8 +24,7 @@ def table_charts(
     """
     kind = next(iter(table.tolerance)).rpartition("/")[2]
     charts = []
-    for scale, data in _data_sets(records):
-        own = [record for record in records if (record.scale, record.data) == (scale, data)]
+    for (scale, data), own in _by_data_set(records).items():
         along = _evaluated_along(own, kind)
         for metric in [name for name in ("train/loss", along) if name and name not in elsewhere]:
             lines = _lines(own, labels, [Series(metric, "")])
@@ -41,20 +40,22 @@ def figure_charts(
     figure: Figure, labels: Mapping[str, str], records: Sequence[RunRecord]
 ) -> tuple[Chart, ...]:
     """A figure's series along the epochs, for each scale and data set."""
-    own = [record for record in records if record.experiment in figure.experiments]
+    shown = [record for record in records if record.experiment in figure.experiments]
     wanted = {experiment: labels[experiment] for experiment in figure.experiments}
     charts = []
-    for scale, data in _data_sets(own):
-        of_data = [record for record in own if (record.scale, record.data) == (scale, data)]
-        lines = _lines(of_data, wanted, figure.series)
+    for (scale, data), own in _by_data_set(shown).items():
+        lines = _lines(own, wanted, figure.series)
         if lines:
             charts.append(Chart(f"{data} ({scale})", "epoch", figure.y, lines, log_y=figure.log_y))
     return tuple(charts)
 
 
-def _data_sets(records: Iterable[RunRecord]) -> list[tuple[str, str]]:
-    """Scales and data sets, the paper's first."""
-    return sorted({(r.scale, r.data) for r in records}, key=lambda p: (p[0] != "paper", p))
+def _by_data_set(records: Iterable[RunRecord]) -> dict[tuple[str, str], list[RunRecord]]:
+    """By scale and data set, the paper's first."""
+    found: dict[tuple[str, str], list[RunRecord]] = {}
+    for record in records:
+        found.setdefault((record.scale, record.data), []).append(record)
+    return dict(sorted(found.items(), key=lambda item: (item[0][0] != "paper", item[0])))
 
 
 def _evaluated_along(records: Sequence[RunRecord], kind: str) -> str | None:

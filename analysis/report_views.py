@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -29,6 +30,9 @@ class Column:
     data: str
     is_own: bool = False
 
+    def has(self, record: RunRecord) -> bool:
+        return (record.scale, record.data) == (self.scale, self.data)
+
     def __str__(self) -> str:
         name = f"{self.scale}: {self.data}"
         return f"not published, {name}" if self.is_own else f"ours, {name}"
@@ -46,6 +50,7 @@ class RowView:
     verdict: Verdict
     cells: tuple[Cell | None, ...]  # one for each of the table's further columns
     own_verdict: Verdict  # of this checkout's runs at the paper's scale
+    is_run_small: bool  # whether a row that the paper ran has published runs on small data
 
     @property
     def is_run_by_the_paper(self) -> bool:
@@ -134,14 +139,11 @@ class Report:
 
     def mini_count(self) -> int:
         """How many rows have published runs on small data."""
-        return sum(is_run_small(table, row) for table in self.tables for row in table.rows)
+        return sum(row.is_run_small for row in self.rows)
 
     def claim_counts(self) -> dict[str, int]:
         """How many claims have which verdict, in the order in which they appear."""
-        counts: dict[str, int] = {}
-        for claim in self.claims:
-            counts[claim.verdict] = counts.get(claim.verdict, 0) + 1
-        return counts
+        return Counter(claim.verdict for claim in self.claims)
 
     @property
     def claim_texts(self) -> dict[str, str]:
@@ -175,16 +177,6 @@ class Report:
             f"{self.other_records} further {are} of other configurations (variants, studies, "
             "recipes that have changed since) and in no table."
         )
-
-
-def is_run_small(table: TableView, row: RowView) -> bool:
-    """Whether a row that the paper ran has published runs on small data."""
-    published = [
-        cell
-        for cell, column in zip(row.cells, table.columns, strict=True)
-        if cell and cell.is_run and not column.is_own
-    ]
-    return row.is_run_by_the_paper and bool(published)
 
 
 def _last_weights(record: RunRecord) -> str:

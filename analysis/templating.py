@@ -9,6 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from analysis.charts import DARK_THEME, LIGHT_THEME, css_variables, styles_of
+from analysis.charts_draw import FONT, draw_svg
+from engine.formats import format_number
 
 TEMPLATES = Path(__file__).parent / "templates"
 # Emphasis, code, links, table cells, maths and struck text; an underscore within a word is none.
@@ -44,6 +49,14 @@ def markdown_table(head: Sequence[Any], rows: Iterable[Sequence[Any]]) -> Markdo
     return Markdown("\n".join(f"| {' | '.join(line)} |" for line in cells))
 
 
+def size(count: float) -> str:
+    """Bytes with a decimal unit."""
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= factor:
+            return f"{format_number(count / factor, 3)} {unit}"
+    return f"{count:.0f} B"
+
+
 def render_markdown(template: str, **values: Any) -> str:
     """A page; blank lines that empty parts leave are removed."""
     text = _environment(is_html=False).get_template(template).render(**values)
@@ -51,7 +64,7 @@ def render_markdown(template: str, **values: Any) -> str:
 
 
 def render_html(template: str, **values: Any) -> str:
-    """A page, without the blank lines that the template's own statements leave."""
+    """A page with the style and charts of all, without its statements' blank lines."""
     text = _environment(is_html=True).get_template(template).render(**values)
     return re.sub(r"\n\s*\n", "\n", text).strip() + "\n"
 
@@ -67,11 +80,22 @@ def _environment(is_html: bool) -> Environment:
         lstrip_blocks=True,
     )
     environment.globals |= {"table": markdown_table, "zip": zip}
+    if is_html:
+        environment.globals |= {
+            "light": Markup(css_variables(LIGHT_THEME)),
+            "dark": Markup(css_variables(DARK_THEME)),
+            "font": Markup(FONT),
+            "draw_svg": lambda chart: Markup(draw_svg(chart)),  # which escapes its texts
+            "styles_of": styles_of,
+        }
     environment.filters |= {
         "prose": prose,
         "escape_markdown": escape,
         "code": lambda text: Markdown(f"`{text}`"),
         "sentence": lambda text: text[:1].upper() + text[1:],
+        "number": format_number,
+        "size": size,
+        "whole": lambda number: f"{number:,}",
         "cell": lambda cell: "–" if cell is None else str(cell),
     }
     return environment

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -106,9 +107,7 @@ def measured_metrics(row: Row, table: Table) -> list[str]:
 def count(verdicts: Sequence[Verdict]) -> dict[str, int]:
     """How many are of each kind; the first three always."""
     kinds = dict.fromkeys((REPRODUCED, DIFFERS, NOT_RUN), 0)
-    for verdict in verdicts:
-        kinds[verdict.kind] = kinds.get(verdict.kind, 0) + 1
-    return kinds
+    return kinds | Counter(verdict.kind for verdict in verdicts)
 
 
 def _gap(metric: str, by: float, tolerance: float) -> Gap:

@@ -66,7 +66,7 @@ def make_record(
 ) -> BenchRecord:
     """With the machine, the versions and the commit."""
     hardware = environment["hardware"]
-    machine = hardware["names"][0] if device.type == "cuda" else cpu_name(hardware)
+    machine = hardware["names"][0] if device.type == "cuda" else str(hardware.get("name", "CPU"))
     return BenchRecord(
         bench=name,
         date=date.today().isoformat(),
@@ -79,11 +79,6 @@ def make_record(
         measurements=found.measurements,
         detail=found.detail,
     )
-
-
-def cpu_name(hardware: dict[str, Any]) -> str:
-    """A CPU's; unknown where the record is of a machine with GPUs."""
-    return str(hardware.get("name", "CPU"))
 
 
 def choose_device(name: str | None) -> torch.device:

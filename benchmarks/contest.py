@@ -6,16 +6,20 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, median, quantiles
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from analysis.performance import Measurement, Quartiles
 
 Action = Callable[[], object]
 CPU = torch.device("cpu")
+SIZE = 1536  # rows and columns of a large matrix product
+TRIES = 7
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,12 @@ def seconds(action: Action, device: torch.device | None = None) -> float:
     return time.perf_counter() - before
 
 
-def peak_bytes(action: Callable[[], object], device: torch.device = CPU) -> int:
+def timed(action: Action, device: torch.device | None = None) -> Callable[[], float]:
+    """An action that returns its seconds."""
+    return lambda: seconds(action, device)
+
+
+def peak_bytes(action: Action, device: torch.device = CPU) -> int:
     """The most that torch's allocator holds during the action beyond what it held before."""
     if device.type == "cuda":
         before = torch.cuda.memory_allocated(device)
@@ -117,11 +126,8 @@ def compete(
     `amount` is how much of the contest's unit one action does.
     """
     actions = {**ours, " theirs": theirs, " again": theirs}
-
-    def timed(action: Action) -> Callable[[], float]:
-        return lambda: seconds(action, device)
-
-    turns = take_turns({name: timed(action) for name, action in actions.items()}, rounds, warm)
+    timers = {name: timed(action, device) for name, action in actions.items()}
+    turns = take_turns(timers, rounds, warm)
     first, again = ([turn[name] for turn in turns] for name in (" theirs", " again"))
     return [
         judge(name, [turn[name] for turn in turns], first, again, amount=amount) for name in ours
@@ -157,10 +163,42 @@ def speed(
     device: torch.device | None = None,
 ) -> Measurement:
     """Of an action without a competitor."""
-    turns = take_turns({contest: lambda: seconds(action, device)}, rounds, warm)
+    turns = take_turns({contest: timed(action, device)}, rounds, warm)
     return Measurement(contest, amount / median(turn[contest] for turn in turns), rounds)
 
 
 def quartiles(values: Sequence[float]) -> Quartiles:
     """Of one value: this value."""
     return Quartiles(*quantiles(values, n=4)) if len(values) > 1 else Quartiles(*3 * [values[0]])
+
+
+# --- What a machine can do at best ----------------------------------------------------------------
+
+
+def count_flops(action: Action) -> int:
+    """Of the matrix products and convolutions of an action."""
+    with FlopCounterMode(display=False) as counter:
+        action()
+    return int(counter.get_total_flops())
+
+
+def flops_per_second(device: torch.device) -> float:
+    """Of a product of two large float32 matrices, the quickest of some."""
+    a, b = torch.randn(SIZE, SIZE, device=device), torch.randn(SIZE, SIZE, device=device)
+    out = torch.empty_like(a)
+    product = lambda: torch.mm(a, b, out=out)  # noqa: E731
+    return 2 * SIZE**3 / min(seconds(product, device) for _ in range(TRIES))
+
+
+def of_matrix_products(
+    found: Measurement, action: Action, amount: float, device: torch.device
+) -> Measurement:
+    """With the share of the machine's best matrix product that the action's products reach."""
+    share = count_flops(action) * found.ours / amount / flops_per_second(device)
+    return replace(found, limit="a large matrix product's flop/s", of_limit=share)
+
+
+def in_place_gb_per_s(a: Tensor, b: Tensor) -> float:
+    """The memory's bandwidth for updates in place, with arrays that no cache holds."""
+    taken = seconds(lambda: a.add_(b, alpha=1e-9), a.device)
+    return 12e-9 * a.numel() / taken

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.contest import BenchOptions, Findings, peak_bytes, seconds, take_turns
+from benchmarks.contest import BenchOptions, Findings, peak_bytes, speed, take_turns, timed
 from benchmarks.wikitext import SIZES, make_words
 from optim import NovoGrad
 from optim.baselines import torch_optimizer
@@ -67,7 +67,7 @@ def model_row(layers: int, width: int, rounds: int) -> dict[str, Any]:
         model(words.tokens, words.targets, words.memory, memory_length=SEGMENT)[0].sum().backward()
         optimizer.step()
 
-    turns = take_turns({"step": lambda: seconds(step)}, min(rounds, 3), warm=1)
+    steps_per_s = speed("step", step, 1, min(rounds, 3)).ours
     optimizer.zero_grad()
     peak = peak_bytes(step)
     state = [tensor for own in optimizer.state.values() for tensor in own.values()]
@@ -76,7 +76,7 @@ def model_row(layers: int, width: int, rounds: int) -> dict[str, Any]:
         "layers": layers,
         "width": width,
         "parameters": sum(p.numel() for p in model.parameters()),
-        "ms": 1e3 * median(turn["step"] for turn in turns),
+        "ms": 1e3 / steps_per_s,
         "kept_mb": kept / 1e6,
         "step_mb": peak / 1e6,
     }
@@ -91,10 +91,6 @@ def optimizer_row(count: int, rounds: int) -> dict[str, Any]:
         "novograd": NovoGrad(params, lr=1e-4).step,
         "adamw": torch_optimizer("adamw", params, lr=1e-4, fused=True).step,
     }
-
-    def timed(step: Callable[[], object]) -> Callable[[], float]:
-        return lambda: seconds(step)
-
     turns = take_turns({name: timed(step) for name, step in steps.items()}, rounds, warm=1)
     found = {f"{name}_ms": 1e3 * median(turn[name] for turn in turns) for name in steps}
     return {"tensors": count, **found}
@@ -109,9 +105,9 @@ def length_row(length: int, rounds: int) -> dict[str, Any]:
         model.zero_grad()
         model(words.tokens, words.targets, words.memory, memory_length=length)[0].sum().backward()
 
-    turns = take_turns({"step": lambda: seconds(step)}, min(rounds, 3), warm=1)
-    taken = median(turn["step"] for turn in turns)
-    return {"length": length, "ms": 1e3 * taken, "tokens_per_s": words.tokens.numel() / taken}
+    tokens = words.tokens.numel()
+    found = speed("step", step, tokens, min(rounds, 3)).ours
+    return {"length": length, "ms": 1e3 * tokens / found, "tokens_per_s": found}
 
 
 def data_row(name: str, count: int) -> dict[str, Any]:

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from analysis.performance import Measurement
-from benchmarks.ceiling import of_matrix_products
-from benchmarks.contest import BenchOptions, Findings, compete, speed
+from benchmarks.contest import BenchOptions, Findings, compete, of_matrix_products, speed
 from benchmarks.nvidia_jasper import plain_features, plain_forward, plain_loss
 from tasks.librispeech.batches import read_sound
 from tasks.librispeech.features import RATE, SPEEDS, log_mel, speed_perturb

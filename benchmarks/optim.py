@@ -29,10 +29,10 @@ import torch
 from torch import Tensor
 
 from analysis.performance import Measurement
-from benchmarks.ceiling import in_place_gb_per_s
 from benchmarks.contest import (
     BenchOptions,
     Findings,
+    in_place_gb_per_s,
     judge,
     peak_bytes,
     progress,

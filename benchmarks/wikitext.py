@@ -16,8 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from analysis.performance import Measurement
-from benchmarks.ceiling import of_matrix_products
-from benchmarks.contest import BenchOptions, Findings, compete
+from benchmarks.contest import BenchOptions, Findings, compete, of_matrix_products
 from tasks.wikitext103.model import Layer, TransformerXL, TransformerXLOptions
 
 BATCH, LENGTH, MEMORY, EVAL_MEMORY, ROUNDS = 4, 64, 64, 640, 15

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from analysis.performance import Measurement
-from benchmarks.ceiling import of_matrix_products
-from benchmarks.contest import BenchOptions, Findings, compete
+from benchmarks.contest import BenchOptions, Findings, compete, of_matrix_products
 from tasks.wmt14.beam import BeamOptions, Hypothesis, Marks, translate
 from tasks.wmt14.fairseq_backend import FairseqTransformer, smoothed_loss, to_fairseq
 from tasks.wmt14.loss import smoothed_cross_entropy

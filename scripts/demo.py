@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from analysis.folders import RUNS
+from analysis.pages import write_own_page
 from analysis.paper import headline_rows
-from analysis.report_files import write_own_page
 from analysis.reproduction import HeadlineRow, compare_with_published, headline_table
 from engine.config import ConfigProblem
 from engine.records import read_record, read_records

@@ -17,10 +17,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.report_files import recipes_in, tracked_files, write_own_page
+from analysis.pages import tracked_files, write_own_page
 from engine import wandb_runs
 from engine.config import ConfigProblem
-from engine.records import read_records
 from launch.command_line import CommandLine
 from launch.config_files import ROOT
 from launch.fingerprints import recipe_fingerprints
@@ -44,8 +43,7 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
             page = write_own_page(options.outputs, recipe_fingerprints, root, others)
             print(f"wrote {page}")
             return 0
-        published = read_records(root / "results" / "runs")
-        files = tracked_files(root, recipe_fingerprints(recipes_in(published)))
+        files = tracked_files(root, recipe_fingerprints)
         stale = {path: text for path, text in files.items() if _read(path) != text}
         for path, text in stale.items():
             name = path.relative_to(root)

@@ -51,24 +51,6 @@ def test_verdicts_come_from_studies_or_tests():
     assert verdicts["beta2"] == "not run"  # a test of a part of it decides nothing
 
 
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        ({"checked_by": {}}, "neither tests nor a study"),
-        ({"checked_by": {"study": "unheard of"}}, "known are"),
-        ({"checked_by": {"stud": "warmup"}}, "unknown keys"),
-        ({"verdict": "holds"}, "unknown keys"),
-    ],
-)
-def test_a_wrong_claim_is_refused(tmp_path, change, complaint):
-    raw = yaml.safe_load((PAPER / "claims.yaml").read_text())
-    raw[0] |= change
-    path = tmp_path / "claims.yaml"
-    path.write_text(yaml.safe_dump(raw))
-    with pytest.raises(ClaimProblem, match=complaint):
-        read_claims(path)
-
-
 def test_figures_show_runs_of_rows():
     assert [figure.figure for figure in read_figures()] == [1, 2]
     for figure in read_figures():
@@ -130,18 +112,22 @@ def test_values_of_configs_are_inserted():
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    ("read", "change", "complaint"),
     [
-        ({"rows": ["table9/x"]}, "unknown rows"),
-        ({"why": ""}, "has no why"),
-        ({"reason": "x"}, "unknown keys"),
-        ({"id": "typesetting"}, "twice"),
+        (read_claims, {"checked_by": {}}, "neither tests nor a study"),
+        (read_claims, {"checked_by": {"study": "unheard of"}}, "known are"),
+        (read_claims, {"checked_by": {"stud": "warmup"}}, "unknown keys"),
+        (read_claims, {"verdict": "holds"}, "unknown keys"),
+        (read_deviations, {"rows": ["table9/x"]}, "unknown rows"),
+        (read_deviations, {"why": ""}, "has no why"),
+        (read_deviations, {"reason": "x"}, "unknown keys"),
+        (read_deviations, {"id": "typesetting"}, "twice"),
     ],
 )
-def test_a_wrong_deviation_is_refused(tmp_path, change, complaint):
-    raw = yaml.safe_load((PAPER / "deviations.yaml").read_text())
+def test_a_wrong_claim_or_deviation_is_refused(tmp_path, read, change, complaint):
+    path = tmp_path / f"{read.__name__.removeprefix('read_')}.yaml"
+    raw = yaml.safe_load((PAPER / path.name).read_text())
     raw[0] |= change
-    path = tmp_path / "deviations.yaml"
     path.write_text(yaml.safe_dump(raw))
-    with pytest.raises(PaperProblem, match=complaint):
-        read_deviations(path)
+    with pytest.raises(ClaimProblem if read is read_claims else PaperProblem, match=complaint):
+        read(path)

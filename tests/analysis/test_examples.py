@@ -62,9 +62,8 @@ def fake_runs(folder: Path, name: str) -> None:
         write_raw(folder, raw, f"{run}/record.json" if name == "own" else f"{run}.json")
         if experiment == "adamw_100ep":
             continue  # it kept none
-        path = folder / (f"{run}/predictions-val.jsonl" if name == "own" else f"{run}.jsonl")
-        if name != "own":
-            path = folder / f"{run}.predictions.jsonl"
+        kept = "/predictions-val.jsonl" if name == "own" else ".predictions.jsonl"
+        path = folder / f"{run}{kept}"
         text = predictions("<script>alert(1)</script>" if experiment == "sgd_100ep" else "")
         path.write_text(text.replace('{"index"', '{"split": "val", "index"'))
 
@@ -80,7 +79,7 @@ def test_the_report_shows_the_same_examples_of_every_run(tmp_path):
     (view,) = report.examples
     assert not view.is_own
     assert len(view.examples) == SHOWN
-    assert view.examples[0].hypotheses == ("<script>alert(1)</script>", NOTHING)
+    assert view.examples[0][2:] == ("<script>alert(1)</script>", NOTHING)
     page = render_page(report, tmp_path, tmp_path)
     assert "What the models say" in page
     assert "&lt;script&gt;alert(1)" in page

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats  # type: ignore[import-untyped]
 
-from analysis.statistics import bootstrap_interval, no_worse, paired_interval
+from analysis.statistics import no_worse, paired_interval
 
 
 def seeds(*values: float) -> dict[int, float]:
@@ -29,8 +29,9 @@ def test_paired_interval_is_that_of_scipy(pairs):
 
 def test_pairing_removes_what_seeds_have_in_common():
     ours, others = seeds(60.0, 50.0, 40.0), seeds(59.0, 48.9, 39.1)
-    assert paired_interval(ours, others).excludes_zero
-    assert not paired_interval(ours, seeds(39.1, 59.0, 48.9)).excludes_zero
+    assert paired_interval(ours, others).low > 0
+    unpaired = paired_interval(ours, seeds(39.1, 59.0, 48.9))
+    assert unpaired.low < 0 < unpaired.high
 
 
 def test_only_common_seeds_are_paired():
@@ -44,18 +45,6 @@ def test_equal_differences_have_no_effect_size():
     found = paired_interval(seeds(2.0, 3.0), seeds(1.0, 2.0))
     assert (found.low, found.mean, found.high, found.effect_size) == (1.0, 1.0, 1.0, None)
     assert str(found) == "+1.00 [+1.00, +1.00], n = 2"
-
-
-def test_bootstrap_interval_is_near_that_of_scipy_and_repeatable():
-    generator = np.random.default_rng(0)
-    ours, others = generator.normal(50, 3, 12), generator.normal(48, 3, 12)
-    found = bootstrap_interval(seeds(*ours), seeds(*others))
-    drawn = stats.bootstrap((ours - others,), np.mean, method="percentile", rng=generator)
-    wanted = drawn.confidence_interval
-    spread = wanted.high - wanted.low
-    assert found.low == pytest.approx(wanted.low, abs=0.03 * spread)
-    assert found.high == pytest.approx(wanted.high, abs=0.03 * spread)
-    assert found == bootstrap_interval(seeds(*ours), seeds(*others))
 
 
 def test_no_worse_by_a_percent_or_by_two_standard_errors():

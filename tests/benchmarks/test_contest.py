@@ -11,8 +11,14 @@ import torch
 from analysis.folders import ROOT
 from analysis.performance import is_reached, read_bench, read_contests
 from benchmarks import bench, engine
-from benchmarks.ceiling import count_flops
-from benchmarks.contest import BenchOptions, Findings, compete, judge, take_turns
+from benchmarks.contest import (
+    BenchOptions,
+    Findings,
+    compete,
+    count_flops,
+    judge,
+    take_turns,
+)
 from scripts.bench import main
 
 
