@@ -31,7 +31,7 @@ from launch.exit_status import PREEMPTED
 from launch.hardware import gpus_per_node
 from launch.rendezvous import Node
 from launch.run_spec import RunSpec
-from launch.start import launch
+from launch.supervise import launch
 from tasks.files import parse_json, write_atomically
 
 JOB = "job.json"  # in a run's folder: the job that it was submitted as

@@ -27,7 +27,7 @@ from launch.rendezvous import Node
 from launch.run_spec import complete_run_spec, describe, read_overrides
 from launch.show_config import add_config_flags, shown_config
 from launch.standby import discard_standby, start_standby
-from launch.start import launch
+from launch.supervise import launch
 from tasks.base import DataProblem
 
 
