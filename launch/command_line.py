@@ -9,15 +9,17 @@ import argparse
 import re
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, ParamSpec
 
 from engine.schema import did_you_mean
 from launch.config_files import groups, options_of
 
 WIDTH = 100
+P = ParamSpec("P")
 
 
 class CommandLine(argparse.ArgumentParser):
@@ -39,6 +41,7 @@ class CommandLine(argparse.ArgumentParser):
         self.add_argument(
             "--shell-completion",
             action=_Complete,
+            default=argparse.SUPPRESS,
             choices=("bash", "query"),
             metavar="bash",
             help=f"print the completion of all scripts for bash; to install it: {call}",
@@ -53,7 +56,7 @@ class CommandLine(argparse.ArgumentParser):
 
     def add_model(self, what: str = "a run's folder, a checkpoint or an export") -> None:
         """A trained model, and which of a run's checkpoints."""
-        self.add_argument("model", type=Path, help=what)
+        self.add_argument("path", type=Path, metavar="model", help=what)
         self.add_argument("--checkpoint", default="last", help="last, best or a step of the run")
         what = "the mean of the last K checkpoints"
         self.add_argument("--average", type=int, default=1, metavar="K", help=what)
@@ -103,6 +106,23 @@ class CommandLine(argparse.ArgumentParser):
                 parsers += action.choices.values()
         names = {name for parser in parsers for name in parser._option_string_actions}
         return sorted(name for name in names if name.startswith("--"))
+
+
+def reports(*problems: type[Exception]) -> Callable[[Callable[P, int]], Callable[P, int]]:
+    """Decorates a command: such a problem is the user's, its message is printed, the status 2."""
+
+    def decorate(command: Callable[P, int]) -> Callable[P, int]:
+        @wraps(command)
+        def reported(*arguments: P.args, **options: P.kwargs) -> int:
+            try:
+                return command(*arguments, **options)
+            except problems as problem:
+                print(problem, file=sys.stderr)
+                return 2
+
+        return reported
+
+    return decorate
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):

@@ -28,16 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("arguments", nargs="*", metavar="FILE|key=value")
     parser.add_argument("--batch", type=int, default=1, help="inputs at once: quicker, later")
     parser.add_argument("--json", action="store_true", help="a JSON object a line")
-    given = parser.read(arguments)
+    asked = parser.read(arguments)
     from launch.predict import Request, run_predictions  # torch: after the command line
 
-    asked = Request(
-        given.model, given.arguments, given.checkpoint, given.average, given.batch, given.json
-    )
-    try:
-        return run_predictions(asked)
-    except KeyboardInterrupt:
-        return 130
+    return run_predictions(Request(**vars(asked)))
 
 
 if __name__ == "__main__":
