@@ -22,8 +22,8 @@ from engine import wandb_runs
 from engine.config import ConfigProblem
 from engine.records import read_records
 from launch.command_line import CommandLine, reports
+from launch.compose import recipe_fingerprints
 from launch.config_files import ROOT
-from launch.fingerprints import recipe_fingerprints
 from tasks.files import write_atomically
 
 
