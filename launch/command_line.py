@@ -136,19 +136,19 @@ class _Complete(argparse.Action):
     """--shell-completion: prints, and ends the script as --help does."""
 
     def __call__(self, parser: Any, _: Any, value: Any, option: str | None = None) -> NoReturn:
-        from launch.completion import complete_line, set_up
+        from launch.completion import SET_UP, complete_line
 
-        print(set_up() if value == "bash" else "\n".join(complete_line(parser)))
+        print(SET_UP if value == "bash" else "\n".join(complete_line(parser)))
         sys.exit(0)
 
 
-def describe_groups(own: Sequence[Path] = ()) -> str:
+def describe_groups() -> str:
     """The config groups with their options, and how an override is written."""
     lines = ["config groups (group=option):"]
-    names = groups(own)
+    names = groups()
     indent = " " * (max(map(len, names)) + 4)
     for group in names:
-        lines.append(_wrapped(f"  {group}", options_of(group, own), indent))
+        lines.append(_wrapped(f"  {group}", options_of(group), indent))
     lines.append(
         "single values: key=value, as optimizer.lr=0.01 seed=1 \"budget='10 epochs'\"; key=null;\n"
         "lists [a,b] and mappings {a: b}; +key=value adds, ~key removes, as in Hydra.\n"

@@ -111,8 +111,5 @@ def _hardware(frozen: HardwareConfig, changed: set[str]) -> HardwareConfig:
     if "hardware.processes" not in changed:
         on_gpus = hardware.device == "cuda" or (hardware.device == "auto" and gpus > 0)
         hardware = replace(hardware, processes=max(1, gpus) if on_gpus else 1)
-    return resolve_hardware(hardware, int(hardware.processes) if _is_number(hardware) else 1)
-
-
-def _is_number(hardware: HardwareConfig) -> bool:
-    return isinstance(hardware.processes, int)
+    number = hardware.processes
+    return resolve_hardware(hardware, number if isinstance(number, int) else 1)
