@@ -30,7 +30,8 @@ from packaging.utils import (
     parse_wheel_filename,
 )
 
-ROOT = Path(__file__).parent.parent
+from launch.config_files import ROOT
+
 LOCK = ROOT / "requirements.lock"
 HEADER = """\
 # Every package that the suite runs with, transitive ones too, and the SHA-256 of its files. Made by

@@ -7,7 +7,6 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,40 +27,31 @@ OPTION = re.compile(r"[a-z_0-9]+=")  # of the prediction
 OVERRIDE = re.compile(r"[+~]?[a-z_0-9]+(\.[a-z_0-9]+)+=")  # of the configuration
 
 
-@dataclass(frozen=True)
-class Request:
-    """What is asked for."""
-
-    path: Path
-    checkpoint: str
-    average: int
-    arguments: Sequence[str]  # files, options of the prediction and overrides
-    batch: int  # inputs at once
-    json: bool
-
-
 @reports(*PROBLEMS)
-def run_predictions(asked: Request) -> int:
+def run_predictions(
+    path: Path, checkpoint: str, average: int, arguments: Sequence[str], batch: int, as_json: bool
+) -> int:
     """The exit status: 1 if some of the inputs were bad, 2 if all were.
 
+    `arguments` are files, options of the prediction and overrides; `batch` is of inputs at once.
     Stops with the last prediction that could be printed: with 0 where the reader has seen enough.
     """
-    options = [text for text in asked.arguments if OPTION.match(text)]
-    overrides = [text for text in asked.arguments if OVERRIDE.match(text)]
-    sources = [text for text in asked.arguments if text not in (*options, *overrides)]
-    model = open_model(asked.path, asked.checkpoint, asked.average, overrides)
+    options = [text for text in arguments if OPTION.match(text)]
+    overrides = [text for text in arguments if OVERRIDE.match(text)]
+    sources = [text for text in arguments if text not in (*options, *overrides)]
+    model = open_model(path, checkpoint, average, overrides)
     chosen = read_options(model.task, options)
     if not model.trained.files:  # a run that did not keep its vocabulary: the data has it
         model.task.prepare_data()
-    if asked.batch < 1:
-        raise ConfigProblem([f"--batch must be at least 1, not {asked.batch}"])
+    if batch < 1:
+        raise ConfigProblem([f"--batch must be at least 1, not {batch}"])
     device = torch.device(model.config.hardware.device)
     model.configure(device)
     module = model.build(device)
     good = bad = 0
     as_text = partial(_as_text, by_line=model.task.by_line, named=len(sources) > 1)
     number_format = model.config.hardware.precision
-    for group in _groups(model.task.read_inputs(sources, chosen), asked.batch):
+    for group in _groups(model.task.read_inputs(sources, chosen), batch):
         values = [item.value for item in group if not isinstance(item.value, BadInput)]
         found: Iterator[Prediction] = iter(())
         if values:
@@ -74,7 +64,7 @@ def run_predictions(asked: Request) -> int:
                 print(f"{item.name}: {item.value}", file=sys.stderr, flush=True)
             else:
                 good += 1
-            line = _as_json(item, prediction) if asked.json else as_text(item, prediction)
+            line = _as_json(item, prediction) if as_json else as_text(item, prediction)
             if line is not None:
                 print(line, flush=True)
             if lost := lost_output():
