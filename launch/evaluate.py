@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -80,6 +81,8 @@ def run_evaluation(asked: Evaluation, command: Sequence[str]) -> int:
     hardware = model.config.hardware
     if int(hardware.processes) > 1 and PARENT not in os.environ:
         return start_workers(command, int(hardware.processes), hardware.threads)
+    if PARENT in os.environ:  # torchrun ends those that wait for one that failed: W&B is told
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     about = _describe(model, asked, splits)
     notes = "\n".join(f"{split}: {text}" for split, text in about["protocols"].items() if text)
     place = output.with_name(f"{output.stem}-wandb")
