@@ -9,15 +9,17 @@ import argparse
 import re
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, ParamSpec
 
 from engine.schema import did_you_mean
 from launch.config_files import groups, options_of
 
 WIDTH = 100
+P = ParamSpec("P")
 
 
 class CommandLine(argparse.ArgumentParser):
@@ -39,6 +41,7 @@ class CommandLine(argparse.ArgumentParser):
         self.add_argument(
             "--shell-completion",
             action=_Complete,
+            default=argparse.SUPPRESS,
             choices=("bash", "query"),
             metavar="bash",
             help=f"print the completion of all scripts for bash; to install it: {call}",
@@ -53,7 +56,7 @@ class CommandLine(argparse.ArgumentParser):
 
     def add_model(self, what: str = "a run's folder, a checkpoint or an export") -> None:
         """A trained model, and which of a run's checkpoints."""
-        self.add_argument("model", type=Path, help=what)
+        self.add_argument("path", type=Path, metavar="model", help=what)
         self.add_argument("--checkpoint", default="last", help="last, best or a step of the run")
         what = "the mean of the last K checkpoints"
         self.add_argument("--average", type=int, default=1, metavar="K", help=what)
@@ -105,6 +108,23 @@ class CommandLine(argparse.ArgumentParser):
         return sorted(name for name in names if name.startswith("--"))
 
 
+def reports(*problems: type[Exception]) -> Callable[[Callable[P, int]], Callable[P, int]]:
+    """Decorates a command: such a problem is the user's, its message is printed, the status 2."""
+
+    def decorate(command: Callable[P, int]) -> Callable[P, int]:
+        @wraps(command)
+        def reported(*arguments: P.args, **options: P.kwargs) -> int:
+            try:
+                return command(*arguments, **options)
+            except problems as problem:
+                print(problem, file=sys.stderr)
+                return 2
+
+        return reported
+
+    return decorate
+
+
 class _Formatter(argparse.RawDescriptionHelpFormatter):
     """Lines as long as those of the docstrings."""
 
@@ -116,19 +136,19 @@ class _Complete(argparse.Action):
     """--shell-completion: prints, and ends the script as --help does."""
 
     def __call__(self, parser: Any, _: Any, value: Any, option: str | None = None) -> NoReturn:
-        from launch.completion import complete_line, set_up
+        from launch.completion import SET_UP, complete_line
 
-        print(set_up() if value == "bash" else "\n".join(complete_line(parser)))
+        print(SET_UP if value == "bash" else "\n".join(complete_line(parser)))
         sys.exit(0)
 
 
-def describe_groups(own: Sequence[Path] = ()) -> str:
+def describe_groups() -> str:
     """The config groups with their options, and how an override is written."""
     lines = ["config groups (group=option):"]
-    names = groups(own)
+    names = groups()
     indent = " " * (max(map(len, names)) + 4)
     for group in names:
-        lines.append(_wrapped(f"  {group}", options_of(group, own), indent))
+        lines.append(_wrapped(f"  {group}", options_of(group), indent))
     lines.append(
         "single values: key=value, as optimizer.lr=0.01 seed=1 \"budget='10 epochs'\"; key=null;\n"
         "lists [a,b] and mappings {a: b}; +key=value adds, ~key removes, as in Hydra.\n"

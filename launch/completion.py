@@ -10,9 +10,10 @@ from launch.config_files import groups, is_group, options_of
 if TYPE_CHECKING:
     from launch.command_line import CommandLine
 
+# A script for bash to evaluate; for zsh after `autoload -U bashcompinit && bashcompinit`.
 # The function takes the line up to the cursor apart by itself, so that COMP_WORDBREAKS, which has
 # the = of an override, can stay as it is.
-_BASH = r"""_suite_completion() {
+SET_UP = r"""_suite_completion() {
     local line="${COMP_LINE:0:COMP_POINT}" candidates
     local cur="${line##*[[:space:]]}"
     if [[ "$line" =~ [[:space:]]-m[[:space:]]+[a-z_.]*$ ]]; then
@@ -31,11 +32,6 @@ _BASH = r"""_suite_completion() {
     fi
 }
 complete -o default -o bashdefault -o nospace -F _suite_completion python python3 python3.11"""
-
-
-def set_up() -> str:
-    """A script for bash to evaluate; for zsh after `autoload -U bashcompinit && bashcompinit`."""
-    return _BASH
 
 
 def complete_line(parser: CommandLine) -> list[str]:
@@ -76,12 +72,8 @@ def _keys_of(overrides: list[str]) -> dict[str, Any]:
     from launch.compose import collect
     from launch.override_text import value_text
 
-    composed = collect([*overrides, *([] if _has_scale(overrides) else ["scale=paper"])], [])
+    composed = collect(["scale=paper", *overrides], [])
     if composed is None:
         return {}
     texts = {key: value_text(value) for key, value in flat(composed.raw).items()}
     return {key: "" if " " in text else text for key, text in texts.items()}
-
-
-def _has_scale(overrides: list[str]) -> bool:
-    return any(text.startswith("scale=") for text in overrides)

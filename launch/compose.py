@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from engine.config import ConfigProblem, read_config
+from engine.config import ConfigProblem, read_config, recipe_fingerprint
 from engine.scaling import Multiply, changes, covers, flat, multiply
 from engine.schema import read_dataclass
 from launch.config_files import (
@@ -73,11 +73,8 @@ def compose(overrides: list[str]) -> dict[str, Any]:
     """Nested dicts from configs/ and overrides; raises ConfigProblem with every problem found."""
     problems: list[str] = []
     composed = collect(overrides, problems, with_origin=False)
-    if problems:
-        if composed is not None:
-            problems += _other_problems(composed.raw)
+    if composed is None or problems:
         raise ConfigProblem(problems)
-    assert composed is not None
     return composed.raw
 
 
@@ -88,6 +85,8 @@ def collect(
 
     None where there is no experiment to compose. Without its origin it takes half the time.
     """
+    from omegaconf import OmegaConf
+
     given = _read_overrides(overrides, problems)
     experiment = given.choice("experiment")
     if experiment is None:
@@ -99,7 +98,8 @@ def collect(
     groups = given.groups(scale=scale)
     try:
         config = copy.deepcopy(_compose_groups(CONFIGS, given.folders, groups))
-        _set(config, experiment=experiment, scale=scale)
+        for key, value in {"experiment": experiment, "scale": scale}.items():
+            OmegaConf.update(config, key, value, force_add=True)
         for override in given.values:
             _apply(config, override, problems)
         raw = _resolve(config)
@@ -229,29 +229,30 @@ def searching(*folders: str | Path) -> list[str]:
 
 
 @contextmanager
-def _hydra(configs: Path) -> Iterator[Any]:
-    """Hydra's config loader; its problems, and those of OmegaConf and YAML, as ConfigProblem."""
-    from hydra import initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
+def _as_config_problems() -> Iterator[None]:
+    """What Hydra, OmegaConf and YAML raise, in one line."""
     from hydra.errors import HydraException
-    from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    OmegaConf.register_new_resolver("data_root", _data_root, replace=True)
     try:
-        with initialize_config_dir(config_dir=str(configs), version_base="1.3"):
-            yield GlobalHydra.instance().config_loader()
+        yield
     except (HydraException, OmegaConfBaseException, UnicodeError, yaml.YAMLError) as problem:
-        raise ConfigProblem([_in_one_line(problem)]) from problem
+        raise ConfigProblem([" ".join(str(problem).split())]) from problem
 
 
-def _data_root() -> str:
-    """Where small real data sets are, for configs/small_data; an empty variable counts as unset."""
-    return os.environ.get("DATA_ROOT") or "data"
+@contextmanager
+def _hydra(configs: Path) -> Iterator[Any]:
+    """Hydra's config loader."""
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from omegaconf import OmegaConf
 
-
-def _in_one_line(problem: BaseException) -> str:
-    return " ".join(str(problem).split())
+    # Where small real data sets are, for configs/small_data; an empty variable counts as unset.
+    OmegaConf.register_new_resolver(
+        "data_root", lambda: os.environ.get("DATA_ROOT") or "data", replace=True
+    )
+    with _as_config_problems(), initialize_config_dir(str(configs), version_base="1.3"):
+        yield GlobalHydra.instance().config_loader()
 
 
 @lru_cache(maxsize=512)  # a sweep composes the same groups again and again
@@ -270,24 +271,13 @@ def _compose_groups(configs: Path, folders: tuple[Path, ...], groups: tuple[str,
     return config
 
 
+@_as_config_problems()
 def _resolve(config: Any) -> dict[str, Any]:
     """Plain nested dicts, with interpolations replaced by what they refer to."""
     from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
 
-    try:
-        raw: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-    except OmegaConfBaseException as problem:
-        raise ConfigProblem([_in_one_line(problem)]) from problem
+    raw: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     return raw
-
-
-def _set(config: Any, **values: str) -> None:
-    from omegaconf import open_dict
-
-    with open_dict(config):
-        for key, value in values.items():
-            config[key] = value
 
 
 def _apply(config: Any, override: Any, problems: list[str]) -> None:
@@ -329,6 +319,19 @@ def _defaults(folders: tuple[Path, ...], groups: Sequence[str]) -> list[tuple[st
         for one in found.defaults
         if not str(one.config_path).startswith("hydra/")
     ]
+
+
+def recipe_fingerprints(wanted: Iterable[tuple[str, str]]) -> set[str]:
+    """Of experiments at scales, as they are configured now; one that is gone has none.
+
+    Needs neither data nor a device.
+    """
+    known = set(options_of("experiment"))
+    return {
+        recipe_fingerprint(read_config(compose([f"experiment={experiment}", f"scale={scale}"])))
+        for experiment, scale in sorted(set(wanted))
+        if experiment in known
+    }
 
 
 def _user_configs(folders: tuple[Path, ...], groups: Sequence[str]) -> dict[str, str]:
@@ -377,12 +380,3 @@ def _matching(parsed: Any, folders: Sequence[Path]) -> list[str]:
     if not (found := parsed._value.filter(known)):
         raise ConfigProblem([f"{parsed.input_line} matches nothing; {describe_options(known)}"])
     return [str(name) for name in found]
-
-
-def _other_problems(raw: dict[str, Any]) -> list[str]:
-    """What else is wrong, for a message that already has something."""
-    try:
-        read_config(raw)
-    except ConfigProblem as problem:
-        return problem.problems
-    return []

@@ -23,10 +23,10 @@ def is_group(name: str, own: Sequence[Path] = ()) -> bool:
     return any((folder / name).is_dir() for folder in folders_of(own)) and name not in ("", ".")
 
 
-def groups(own: Sequence[Path] = ()) -> list[str]:
+def groups() -> list[str]:
     """The config groups that a command line chooses from."""
-    found = {path.name for folder in folders_of(own) for path in folder.iterdir() if path.is_dir()}
-    return sorted(name for name in found - {*INTERNAL} if options_of(name, own))
+    found = {path.name for path in CONFIGS.iterdir() if path.is_dir()}
+    return sorted(name for name in found - {*INTERNAL} if options_of(name))
 
 
 def options_of(group: str, own: Sequence[Path] = ()) -> list[str]:

@@ -103,14 +103,14 @@ def workers_of(cores: int, gpus: int) -> int:
 
 def describe_device(config: Any) -> str:
     """What a run uses: for the line that a launch prints."""
+    import torch
+
     hardware = config.hardware
-    parts = [f"{hardware.processes} × {hardware.device}"]
-    if hardware.device == "cuda" and _is_here():
-        parts = [f"{hardware.processes} × {_first_gpu()}"]
-    if hardware.nodes > 1:
-        parts[0] += f" on {hardware.nodes} nodes"
-    parts.append(hardware.precision)
-    if hardware.device == "cuda":
+    on_gpu = hardware.device == "cuda"
+    device = gpu_of() if on_gpu and torch.cuda.is_available() else hardware.device
+    where = f" on {hardware.nodes} nodes" if hardware.nodes > 1 else ""
+    parts = [f"{hardware.processes} × {device}{where}", hardware.precision]
+    if on_gpu:
         parts += ["TF32"] * hardware.tf32 + [f"attention {attention_kernels(hardware)}"]
         parts.append(f"{hardware.data_workers} loader workers each")
     parts.append(f"{hardware.threads} threads each")
@@ -120,9 +120,8 @@ def describe_device(config: Any) -> str:
 
 def attention_kernels(hardware: HardwareConfig) -> str:
     """cuDNN's are off: see engine.precision."""
-    has_flash = not _is_here() or _first_gpu().has_bf16
     half = hardware.precision in ("bf16", "fp16")
-    return "flash or memory-efficient" if has_flash and half else "memory-efficient"
+    return "flash or memory-efficient" if half and _first_gpu().has_bf16 else "memory-efficient"
 
 
 def optimizer_implementation(config: Any) -> str:
@@ -136,15 +135,11 @@ def optimizer_implementation(config: Any) -> str:
     return ("fused (Triton)" if on_gpu else "fused (C++)") if fused else "foreach"
 
 
-def _is_here() -> bool:
-    import torch
-
-    return torch.cuda.is_available()
-
-
 def _first_gpu() -> Gpu:
     """An A100 stands for the GPUs of a plan that is made where there are none."""
-    return gpu_of() if _is_here() else Gpu("CUDA GPU", (8, 0), 80.0)
+    import torch
+
+    return gpu_of() if torch.cuda.is_available() else Gpu("CUDA GPU", (8, 0), 80.0)
 
 
 def installed_gpus() -> int:

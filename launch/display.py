@@ -22,28 +22,26 @@ class Display:
 
     def __init__(self, *, enabled: bool) -> None:
         self._enabled = enabled
+        self._is_live = enabled and sys.stdout.isatty()
         self._stop_signals = 0
         self._shown: dict[int, float] = {}  # when each job, by its identity, was last shown
-        self._bars: bars.Progress | None = None
         self._tasks: dict[int, bars.TaskID] = {}
-        if enabled and sys.stdout.isatty():
-            self._bars = bars.Progress(
-                bars.TextColumn("{task.description}", markup=False),
-                bars.TextColumn("{task.fields[slot]}", markup=False),
-                bars.BarColumn(),
-                bars.TaskProgressColumn(),
-                bars.TimeElapsedColumn(),
-                bars.TextColumn("{task.fields[values]}", markup=False),
-            )
+        self._bars = bars.Progress(
+            bars.TextColumn("{task.description}", markup=False),
+            bars.TextColumn("{task.fields[slot]}", markup=False),
+            bars.BarColumn(),
+            bars.TaskProgressColumn(),
+            bars.TimeElapsedColumn(),
+            bars.TextColumn("{task.fields[values]}", markup=False),
+            disable=not self._is_live,
+        )
 
     def __enter__(self) -> Self:
-        if self._bars is not None:
-            self._bars.start()
+        self._bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bars is not None:
-            self._bars.stop()
+        self._bars.stop()
 
     def stopping(self, stop_signals: int) -> None:
         """A message at the first stop signal, also where runs write to the screen themselves."""
@@ -56,10 +54,8 @@ class Display:
             return
         steps, where = job.spec.plan.steps, job.slot.name
         self._shown[id(job)] = time.monotonic()
-        if self._bars is not None:
-            task = self._bars.add_task(job.name, total=steps, slot=where, values="")
-            self._tasks[id(job)] = task
-        else:
+        self._tasks[id(job)] = self._bars.add_task(job.name, total=steps, slot=where, values="")
+        if not self._is_live:
             print(f"{job.name}: started{where and f' on {where}'}, {steps:,} steps", flush=True)
 
     def update(self, job: Job) -> None:
@@ -67,23 +63,20 @@ class Display:
         if not self._enabled:
             return
         now = time.monotonic()
-        since = now - self._shown[id(job)]
+        between = max(SECONDS_BETWEEN_LINES, (now - job.started) / 20)
         if job.exit_status is not None:
+            self._bars.remove_task(self._tasks[id(job)])
             took = format_time(now - job.started)
-            line = f"{job.name}: {job.ending} after {took}  {describe_row(job)}".rstrip()
-            if self._bars is not None:
-                self._bars.remove_task(self._tasks[id(job)])
-                self._bars.console.print(line, markup=False, highlight=False)
-            else:
-                print(line, flush=True)
-        elif self._bars is not None and since > SECONDS_BETWEEN_UPDATES:
+            print(
+                f"{job.name}: {job.ending} after {took}  {describe_row(job)}".rstrip(), flush=True
+            )
+        elif now - self._shown[id(job)] > (SECONDS_BETWEEN_UPDATES if self._is_live else between):
             self._shown[id(job)] = now
             done, values = job.last_row().get("step", 0), describe_row(job)
             self._bars.update(self._tasks[id(job)], completed=done, values=values)
-        elif self._bars is None and since > max(SECONDS_BETWEEN_LINES, (now - job.started) / 20):
-            self._shown[id(job)] = now
-            share = 100 * job.last_row().get("step", 0) // job.spec.plan.steps
-            print(f"{job.name}: {share:.0f} %  {describe_row(job)}".rstrip(), flush=True)
+            if not self._is_live:
+                share = 100 * done // job.spec.plan.steps
+                print(f"{job.name}: {share:.0f} %  {values}".rstrip(), flush=True)
 
 
 def describe_row(job: Job) -> str:

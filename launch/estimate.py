@@ -13,8 +13,7 @@ from typing import Any
 from engine.formats import format_time
 from engine.records import FINISHED, RunRecord
 from engine.rows import ROWS_FILE, RowTail
-from launch.cost import NotCountable, count_cost
-from launch.gpu_estimate import sustained_tflops
+from launch.cost import NotCountable, count_cost, hours
 from launch.run_spec import RunSpec
 from launch.scheduler import Job
 
@@ -25,10 +24,10 @@ class Estimator:
     """Hours of runs; the operations of a model are counted once."""
 
     def __init__(self, records: Iterable[RunRecord]) -> None:
-        self._speeds: dict[str, list[float]] = {}  # seconds per unit of the data
+        speeds: dict[str, list[float]] = {}  # hours per unit of the data
         for record in (record for record in records if record.status == FINISHED):
-            kind = _kind(record.config)
-            self._speeds.setdefault(kind, []).append(record.wall_s / record.units)
+            speeds.setdefault(_kind(record.config), []).append(record.wall_s / record.units / 3600)
+        self._speeds = {kind: median(found) for kind, found in speeds.items()}
         self._counted: dict[str, float] = {}
         self.measured = self.estimated = 0  # runs of either kind
         self.not_counted = 0  # models whose operations can't be counted: 0 hours
@@ -38,16 +37,15 @@ class Estimator:
         kind, plan = _kind(asdict(spec.config)), spec.plan
         if kind in self._speeds:
             self.measured += 1
-            return median(self._speeds[kind]) * plan.units / 3600
+            return self._speeds[kind] * plan.units
         self.estimated += 1
         if kind not in self._counted:
             try:
-                per_unit = count_cost(spec).flops_per_step / plan.global_batch
+                self._counted[kind] = hours(spec, count_cost(spec)) / plan.units
             except NotCountable:
-                per_unit = 0.0
+                self._counted[kind] = 0.0
                 self.not_counted += 1
-            self._counted[kind] = per_unit / (sustained_tflops(spec.config) * 1e12)
-        return self._counted[kind] * plan.units / plan.processes / 3600
+        return self._counted[kind] * plan.units
 
     @property
     def source(self) -> str:

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
+FAILED, BAD_INPUT, NO_CHECKPOINT, DIVERGED, PREEMPTED = 1, 2, 3, 5, 75
+BUSY = 4  # another process runs this run
 # By how a run ended, as in its status.json.
 EXIT = {
     "finished": 0,
-    "failed": 1,
-    "data_problem": 2,
-    "checkpoint_problem": 3,
-    "diverged": 5,
-    "preempted": 75,
+    "failed": FAILED,
+    "data_problem": BAD_INPUT,
+    "checkpoint_problem": NO_CHECKPOINT,
+    "diverged": DIVERGED,
+    "preempted": PREEMPTED,
 }
-FAILED, BAD_INPUT, NO_CHECKPOINT, DIVERGED, PREEMPTED = (
-    EXIT["failed"],
-    EXIT["data_problem"],
-    EXIT["checkpoint_problem"],
-    EXIT["diverged"],
-    EXIT["preempted"],
-)
-BUSY = 4  # another process runs this run
 _NAMES = {number: name for name, number in EXIT.items()} | {
     BAD_INPUT: "bad configuration or data",
     BUSY: "in use by another process",

@@ -10,13 +10,17 @@ from pathlib import Path
 
 from engine.config import ConfigProblem, read_config, recipe_fingerprint
 from engine.formats import format_number, format_time
-from engine.records import RunRecord, read_own_records
+from engine.predictions import predictions_file, read_predictions
+from engine.records import RUN_FILE, RunRecord, read_own_records, read_run_file
 from launch.compose import compose
 from launch.estimate import RemainingTime
 from launch.exit_status import FAILED, PREEMPTED
 from launch.hardware import default_scale
 from launch.run_spec import make_run_spec
 from launch.scheduler import Job, find_slots, run_jobs
+from tasks.catalog import task_class
+
+EXAMPLE_WIDTH = 96  # characters of a line
 
 
 def with_scale(overrides: Sequence[str], default: str | None = None) -> tuple[list[str], str]:
@@ -118,3 +122,24 @@ def describe_metrics(jobs: Sequence[Job], records: Iterable[RunRecord]) -> str:
         values = ", ".join(f"{metric} {value:.2f}" for metric, value in metrics.items())
         lines.append(f"baseline, {name} on {config.data['name']}: {values}")
     return "\n".join(lines)
+
+
+def show_examples(folders: Sequence[Path]) -> str:
+    """The first prediction of each run's headline split; runs without any are left out."""
+    blocks = []
+    for folder in (folder for folder in folders if (folder / RUN_FILE).exists()):
+        run = read_run_file(folder)
+        split = task_class(run.config["task"]["name"]).headline.split
+        for row in read_predictions(predictions_file(folder, split))[:1]:
+            lines = {
+                "input": row.get("input", row.get("file", "")),
+                "reference": row["reference"],
+                "prediction": row["hypothesis"] or "(nothing)",
+            }
+            shown = [f"  {name:10}  {_cut(str(text))}" for name, text in lines.items()]
+            blocks.append("\n".join([f"{run.run_id}, {split}, {row['id']}", *shown]))
+    return "\n\n".join(blocks)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= EXAMPLE_WIDTH else f"{text[: EXAMPLE_WIDTH - 1]}…"

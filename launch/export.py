@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from engine.export import write_export
-from engine.loading import LAST, ModelProblem, TrainedModel
+from engine.loading import LAST, ModelProblem
 from engine.model_card import CardFacts, Measured, write_card
 from engine.records import RECORD_FILE, RecordError, RunRecord, read_json, read_record
 from launch.trained import PROBLEMS, OpenModel, open_model
@@ -30,10 +30,12 @@ def run_export(path: Path, folder: Path, checkpoint: str = LAST, average: int = 
             raise ModelProblem(f"{path}: is an export already; copy it")
         if not model.trained.files:  # of a run that did not keep them
             model.task.prepare_data()
-        module = model.build(torch.device("cpu"))
-        parameters = sum(p.numel() for p in module.parameters())
-        card = write_card(_facts(model, parameters), model.task.hub, folder.name)
-        config, files = _config(model), model.task.model_files()
+        record: RunRecord | None = None
+        with suppress(RecordError):
+            record = read_record(model.trained.folder / RECORD_FILE)
+        measured = _measured(model, record)
+        card = _card(model, record, measured, folder.name)
+        config, files = _config(model, record, measured), model.task.model_files()
         write_export(folder, model.trained.weights, config, files, card)
     except (*PROBLEMS, FileExistsError) as problem:
         print(problem, file=sys.stderr)
@@ -48,8 +50,8 @@ def run_export(path: Path, folder: Path, checkpoint: str = LAST, average: int = 
     return 0
 
 
-def _config(model: OpenModel) -> dict[str, Any]:
-    trained, record = model.trained, _record(model.trained)
+def _config(model: OpenModel, record: RunRecord | None, measured: list[Measured]) -> dict[str, Any]:
+    trained = model.trained
     recipe = {k: v for k, v in trained.config.items() if k not in LEFT_OUT}
     hardware = trained.config["hardware"]
     recipe["hardware"] = {key: hardware[key] for key in NUMBERS}
@@ -64,16 +66,17 @@ def _config(model: OpenModel) -> dict[str, Any]:
             "date": record.date if record else None,
             "environment": record.environment if record else None,
         },
-        "evaluations": [asdict(measured) for measured in _measured(model)],
+        "evaluations": [asdict(one) for one in measured],
         "weights_sha256": trained.sha256,
         "recipe": recipe,
     }
 
 
-def _facts(model: OpenModel, parameters: int) -> CardFacts:
-    trained, config, record = model.trained, model.config, _record(model.trained)
+def _card(model: OpenModel, record: RunRecord | None, measured: list[Measured], name: str) -> str:
+    trained, config = model.trained, model.config
     environment = record.environment if record else {}
-    return CardFacts(
+    module = model.build(torch.device("cpu"))
+    facts = CardFacts(
         name=trained.name,
         experiment=config.experiment,
         scale=config.scale,
@@ -81,20 +84,20 @@ def _facts(model: OpenModel, parameters: int) -> CardFacts:
         label=trained.label,
         step=trained.step,
         seed=config.seed,
-        parameters=parameters,
+        parameters=sum(p.numel() for p in module.parameters()),
         sha256=trained.sha256,
         recipe=trained.config,
-        measured=_measured(model),
+        measured=measured,
         environment=environment,
         initial=environment.get("initial_model"),
     )
+    return write_card(facts, model.task.hub, name)
 
 
-def _measured(model: OpenModel) -> list[Measured]:
+def _measured(model: OpenModel, record: RunRecord | None) -> list[Measured]:
     """What the run found for these weights, and later evaluations of the very same."""
     trained, found = model.trained, []
     if trained.metrics:
-        record = _record(trained)
         splits = dict.fromkeys(name.partition("/")[0] for name in trained.metrics)
         found.append(
             Measured(
@@ -117,9 +120,3 @@ def _measured(model: OpenModel) -> list[Measured]:
                     )
                 )
     return found
-
-
-def _record(trained: TrainedModel) -> RunRecord | None:
-    with suppress(RecordError):
-        return read_record(trained.folder / RECORD_FILE)
-    return None

@@ -29,9 +29,8 @@ from engine import precision
 from launch.config_files import ROOT
 from launch.device_check import check_devices, driver_version, gpu_of
 from launch.gpu_estimate import NODE
-from launch.gpu_rows import measure_speed, peak_memory
+from launch.gpu_rows import all_reduce_gb_per_s, measure_speed, peak_memory
 from launch.hardware import cores
-from launch.nccl_bandwidth import all_reduce_gb_per_s
 from launch.run_spec import make_run_spec
 from optim.factory import build_optimizer
 from tasks.base import Shard

@@ -86,16 +86,11 @@ def sustained_tflops(config: Any) -> float:
     return share * (peak_tflops(name) or PEAK_TFLOPS["V100"])
 
 
-def hours_on(gpu: str, task: str, flops: float) -> float:
-    """On eight GPUs of a kind, from all operations of a run."""
-    return flops / (ASSUMED_MFU[task][gpu] * PEAK_TFLOPS[gpu] * 1e12 * NODE) / 3600
-
-
 def describe_hours(task: str, flops: float) -> str:
-    """A line of a plan: eight GPUs of each kind."""
+    """A line of a plan: eight GPUs of each kind, from all operations of a run."""
     parts = []
     for gpu, mfu in ASSUMED_MFU[task].items():
-        hours = hours_on(gpu, task, flops)
+        hours = flops / (mfu * PEAK_TFLOPS[gpu] * 1e12 * NODE) / 3600
         shown = f"{hours:,.0f}" if hours >= 10 else f"{hours:.2g}"
         parts.append(f"{shown} h on {NODE} × {gpu} ({NODE * hours:,.0f} GPU-hours, MFU {mfu:.0%})")
     return ", ".join(parts)

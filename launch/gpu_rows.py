@@ -1,4 +1,7 @@
-"""Training steps of the paper's rows on this machine's first GPU: memory, speed, loading."""
+"""Training steps of the paper's rows on this machine's first GPU: memory, speed, loading.
+
+And how fast all GPUs add up their gradients: NCCL's all-reduce, as its tests count it.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 
 from engine import precision
 from engine.distributed import Group
@@ -24,6 +29,8 @@ from launch.run_spec import RunSpec, make_run_spec
 from tasks.base import Batch, DataProblem, Shard
 
 WARM_UP = 5  # steps
+ALL_REDUCED_BYTES = 2**28  # about the gradients of Transformer-XL's layers
+ALL_REDUCES = 20
 
 
 @dataclass(frozen=True)
@@ -127,3 +134,29 @@ def _data_wait(row: Row, steps: int) -> float | None:
     with closing(task.train_stream(Shard(), 0)) as batches:  # type: ignore[type-var]
         seconds = row.seconds(steps, batches)
     return round(row.trainer.stepper.take_data_wait() / seconds, 4)
+
+
+def all_reduce_gb_per_s(gpus: int) -> float:
+    """Bus bandwidth: 2 (n - 1) / n of the bytes over the time, whatever the number of GPUs."""
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(_measure, args=(gpus, folder), nprocs=gpus)  # type: ignore[no-untyped-call]
+        seconds = float((Path(folder) / "seconds").read_text())
+    return 2 * (gpus - 1) / gpus * ALL_REDUCED_BYTES / seconds / 1e9
+
+
+def _measure(rank: int, gpus: int, folder: str) -> None:
+    torch.cuda.set_device(rank)
+    store = dist.FileStore(f"{folder}/store", gpus)
+    dist.init_process_group("nccl", store=store, rank=rank, world_size=gpus)
+    tensor = torch.zeros(ALL_REDUCED_BYTES // 4, device="cuda")
+    for _ in range(WARM_UP):
+        dist.all_reduce(tensor)
+    torch.cuda.synchronize()
+    before = time.perf_counter()
+    for _ in range(ALL_REDUCES):
+        dist.all_reduce(tensor)
+    torch.cuda.synchronize()
+    seconds = (time.perf_counter() - before) / ALL_REDUCES
+    if rank == 0:
+        (Path(folder) / "seconds").write_text(str(seconds))
+    dist.destroy_process_group()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from engine.config import BatchConfig, ClusterConfig, ConfigProblem, HardwareConfig
 from launch.device_check import check_devices, choose_for_device
 
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+SHARED_MEMORY = Path("/dev/shm")  # where loading processes pass on their batches
 
 
 def default_scale() -> str:
@@ -123,3 +126,33 @@ def resolve_hardware(
 def _gpus_used(micro_batches: int, gpus: int, nodes: int) -> int:
     """The most GPUs of each node among which the micro-batches of a step divide evenly."""
     return max(n for n in range(1, gpus + 1) if micro_batches % (n * nodes) == 0 or n == 1)
+
+
+def _shared_bytes_needed(config: Any, task: Any) -> int:
+    """On each node: training's and an evaluation's batches, ahead and in use, at their largest."""
+    from tasks.loading import PREFETCH
+
+    hardware = config.hardware
+    workers = int(hardware.data_workers) * int(hardware.processes) // hardware.nodes
+    batch = sum(t.numel() * t.element_size() for t in task.largest_batch().tensors.values())
+    evaluation: int = batch * config.evaluation.batch // config.batch.micro
+    return int(workers * (PREFETCH + 1) * (batch + evaluation))
+
+
+def check_shared_memory(config: Any, task: Any) -> None:
+    """ConfigProblem if a run would end with a bus error; containers have 64 MB by default."""
+    in_processes = task.loads_in_processes and config.hardware.data_workers
+    if not in_processes or not SHARED_MEMORY.is_dir():
+        return
+    needed, free = _shared_bytes_needed(config, task), shutil.disk_usage(SHARED_MEMORY).free
+    if needed <= free:
+        return
+    most = int(config.hardware.data_workers) * free // needed
+    raise ConfigProblem(
+        [
+            f"{SHARED_MEMORY} has {free / 1e9:.2f} GB free, and the loading processes need up to "
+            f"{needed / 1e9:.2f} GB (hardware.data_workers={config.hardware.data_workers} for each "
+            f"of {config.hardware.processes} processes): start the container with "
+            f"--shm-size={needed // 2**30 + 1}g, or set hardware.data_workers={most}"
+        ]
+    )

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from html import unescape
 from itertools import chain
 from pathlib import Path
@@ -30,7 +30,8 @@ from packaging.utils import (
     parse_wheel_filename,
 )
 
-ROOT = Path(__file__).parent.parent
+from launch.config_files import ROOT
+
 LOCK = ROOT / "requirements.lock"
 HEADER = """\
 # Every package that the suite runs with, transitive ones too, and the SHA-256 of its files. Made by
@@ -154,24 +155,18 @@ def _needed_on(system: str, packages: list[dict[str, Any]], wanted: Iterable[str
     """Names reached from `wanted` when markers are evaluated for another operating system."""
     environment = {"platform_system": system, "sys_platform": system.lower()}
     requires = {canonicalize_name(p["name"]): p.get("requires_dist", []) for p in packages}
-    open_ends = [Requirement(text) for text in wanted]
     seen: set[tuple[str, frozenset[str]]] = set()
-    while open_ends:
-        requirement = open_ends.pop()
-        name = canonicalize_name(requirement.name)
-        key = (name, frozenset(requirement.extras))
-        if key in seen:
-            continue
-        seen.add(key)
-        open_ends.extend(_dependencies(requires.get(name, []), requirement.extras, environment))
+
+    def visit(requirement: Requirement) -> None:
+        name, extras = canonicalize_name(requirement.name), frozenset(requirement.extras)
+        if (name, extras) in seen:
+            return
+        seen.add((name, extras))
+        for dependency in map(Requirement, requires.get(name, [])):
+            given = [environment | {"extra": extra} for extra in ("", *extras)]
+            if dependency.marker is None or any(map(dependency.marker.evaluate, given)):
+                visit(dependency)
+
+    for text in wanted:
+        visit(Requirement(text))
     return {name for name, _ in seen}
-
-
-def _dependencies(
-    requires: Iterable[str], extras: Iterable[str], environment: dict[str, str]
-) -> Iterator[Requirement]:
-    for dependency in map(Requirement, requires):
-        marker = dependency.marker
-        asked = ["", *extras]
-        if marker is None or any(marker.evaluate({**environment, "extra": e}) for e in asked):
-            yield dependency

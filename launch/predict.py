@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ import torch
 import yaml
 
 from engine.config import ConfigProblem
-from engine.loading import LAST
 from engine.precision import autocast
 from engine.records import to_json
 from engine.schema import read_dataclass
+from launch.command_line import reports
 from launch.entry import lost_output
 from launch.trained import PROBLEMS, open_model
 from tasks.base import BadInput, Input, Prediction, Task
@@ -27,55 +27,46 @@ OPTION = re.compile(r"[a-z_0-9]+=")  # of the prediction
 OVERRIDE = re.compile(r"[+~]?[a-z_0-9]+(\.[a-z_0-9]+)+=")  # of the configuration
 
 
-@dataclass(frozen=True)
-class Request:
-    """What is asked for."""
-
-    path: Path
-    arguments: Sequence[str]  # files, options of the prediction and overrides
-    checkpoint: str = LAST
-    average: int = 1
-    batch: int = 1  # inputs at once
-    as_json: bool = False
-
-
-def run_predictions(asked: Request) -> int:
+@reports(*PROBLEMS)
+def run_predictions(
+    path: Path, checkpoint: str, average: int, arguments: Sequence[str], batch: int, as_json: bool
+) -> int:
     """The exit status: 1 if some of the inputs were bad, 2 if all were.
 
+    `arguments` are files, options of the prediction and overrides; `batch` is of inputs at once.
     Stops with the last prediction that could be printed: with 0 where the reader has seen enough.
     """
-    options = [text for text in asked.arguments if OPTION.match(text)]
-    overrides = [text for text in asked.arguments if OVERRIDE.match(text)]
-    sources = [text for text in asked.arguments if text not in (*options, *overrides)]
-    try:
-        model = open_model(asked.path, asked.checkpoint, asked.average, overrides)
-        chosen = read_options(model.task, options)
-        if not model.trained.files:  # a run that did not keep its vocabulary: the data has it
-            model.task.prepare_data()
-        if asked.batch < 1:
-            raise ConfigProblem([f"--batch must be at least 1, not {asked.batch}"])
-        device = torch.device(model.config.hardware.device)
-        model.configure(device)
-        module = model.build(device)
-    except PROBLEMS as problem:
-        print(problem, file=sys.stderr)
-        return 2
+    options = [text for text in arguments if OPTION.match(text)]
+    overrides = [text for text in arguments if OVERRIDE.match(text)]
+    sources = [text for text in arguments if text not in (*options, *overrides)]
+    model = open_model(path, checkpoint, average, overrides)
+    chosen = read_options(model.task, options)
+    if not model.trained.files:  # a run that did not keep its vocabulary: the data has it
+        model.task.prepare_data()
+    if batch < 1:
+        raise ConfigProblem([f"--batch must be at least 1, not {batch}"])
+    device = torch.device(model.config.hardware.device)
+    model.configure(device)
+    module = model.build(device)
     good = bad = 0
-    show = _Output(model.task, asked.as_json, with_names=len(sources) > 1)
+    as_text = partial(_as_text, by_line=model.task.by_line, named=len(sources) > 1)
     number_format = model.config.hardware.precision
-    for group in _groups(model.task.read_inputs(sources, chosen), asked.batch):
+    for group in _groups(model.task.read_inputs(sources, chosen), batch):
         values = [item.value for item in group if not isinstance(item.value, BadInput)]
         found: Iterator[Prediction] = iter(())
         if values:
             with torch.inference_mode(), autocast(number_format, device):
                 found = iter(model.task.predict(module, values, chosen))
         for item in group:
-            if isinstance(item.value, BadInput):
+            prediction = None if isinstance(item.value, BadInput) else next(found)
+            if prediction is None:
                 bad += 1
-                show.problem(item.name, item.value)
+                print(f"{item.name}: {item.value}", file=sys.stderr, flush=True)
             else:
                 good += 1
-                show.prediction(item.name, next(found))
+            line = _as_json(item, prediction) if as_json else as_text(item, prediction)
+            if line is not None:
+                print(line, flush=True)
             if lost := lost_output():
                 return 0 if lost.errno == errno.EPIPE else 1
     return 0 if not bad else 1 if good else 2
@@ -109,30 +100,14 @@ def _groups(inputs: Iterator[Input], size: int) -> Iterator[list[Input]]:
         yield group
 
 
-class _Output:
-    """Predictions on the standard output, problems on the standard error."""
-
-    def __init__(self, task: Task, as_json: bool, with_names: bool) -> None:
-        self.task, self.as_json, self.with_names = task, as_json, with_names
-
-    def prediction(self, name: str, found: Prediction) -> None:
-        text = str(found.pop("text"))
-        if self.as_json:
-            self._line(_json({"name": name} | found))
-        else:
-            self._line(f"{name}: {text}" if self.with_names and not self.task.by_line else text)
-
-    def problem(self, name: str, problem: BadInput) -> None:
-        """An empty line stands for a line without a prediction, so that lines correspond."""
-        print(f"{name}: {problem}", file=sys.stderr, flush=True)
-        if self.as_json:
-            self._line(_json({"name": name, "problem": str(problem)}))
-        elif self.task.by_line and ", line " in name:
-            self._line("")
-
-    def _line(self, text: str) -> None:
-        print(text, flush=True)
+def _as_text(item: Input, found: Prediction | None, *, by_line: bool, named: bool) -> str | None:
+    """None for nothing. An empty line stands for a line that is bad, so that lines correspond."""
+    if found is None:
+        return "" if by_line and ", line " in item.name else None
+    return f"{item.name}: {found['text']}" if named and not by_line else str(found["text"])
 
 
-def _json(value: Any) -> str:
-    return json.dumps(to_json(value), ensure_ascii=False, allow_nan=False)
+def _as_json(item: Input, found: Prediction | None) -> str:
+    about = {"problem": str(item.value)} if found is None else found
+    shown = {"name": item.name} | {key: about[key] for key in about if key != "text"}
+    return json.dumps(to_json(shown), ensure_ascii=False, allow_nan=False)

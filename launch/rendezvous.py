@@ -39,14 +39,14 @@ class Node:
         rank, address, port = (os.environ.get(name, "") for name in names)
         if count == 1:
             return cls()
-        problems = []
-        if not rank.isdecimal() or int(rank) >= count:
-            problems.append(f"NODE_RANK must be 0 to {count - 1}, not {rank!r}")
-        if not address:
-            problems.append("MASTER_ADDR must be the first node's name or address")
-        if not port.isdecimal() or not 0 < int(port) < 1 << 16:
-            problems.append(f"MASTER_PORT must be a free port of the first node, not {port!r}")
-        if problems:
+        right = {
+            f"NODE_RANK must be 0 to {count - 1}, not {rank!r}": rank in map(str, range(count)),
+            "MASTER_ADDR must be the first node's name or address": address,
+            f"MASTER_PORT must be a free port of the first node, not {port!r}": (
+                port.isdecimal() and 0 < int(port) < 1 << 16
+            ),
+        }
+        if problems := [message for message, is_right in right.items() if not is_right]:
             about = f"hardware.nodes={count}: run this command on each node with {', '.join(names)}"
             raise ConfigProblem([about, *problems])
         return cls(int(rank), count, address, int(port))
@@ -88,7 +88,7 @@ class Rendezvous:
         self._round = 0
         self._store: Any = None
         self._ended = threading.Event()
-        self._beats: dict[int, tuple[bytes, float]] = {}  # of each node the last, and when it came
+        self._beats: dict[int, tuple[bytes | None, float]] = {}  # the last, and when it came
 
     @property
     def is_first(self) -> bool:
@@ -102,21 +102,20 @@ class Rendezvous:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         """Leaves the exit status for the others."""
-        if self._store is None:
+        if self.node.count == 1:
             return
         code = error.code if isinstance(error, SystemExit) else 1 if error is not None else 0
         with suppress(RuntimeError):
             self._store.set(f"left/{self.node.rank}", str(code))
-            waits_until = time.monotonic() + self.FAREWELL if self.is_first else 0.0
             came = [rank for rank in self._others() if self._store.check([f"joined/{rank}"])]
-            here = [f"left/{rank}" for rank in came]
-            while time.monotonic() < waits_until and not self._store.check(here):
-                time.sleep(self.BETWEEN_POLLS)
+            if self.is_first and came:
+                left = [f"left/{rank}" for rank in came]
+                self._store.wait(left, timedelta(seconds=self.FAREWELL))
         self._ended.set()
 
     def gather(self, own: Any) -> list[Any]:
         """Every node's value (JSON) in the order of nodes; waits for all."""
-        if self._store is None:
+        if self.node.count == 1:
             return [own]
         with _store_errors_as_node_lost():
             self._store.set(f"{self._round}/{self.node.rank}", json.dumps(own))
@@ -133,31 +132,27 @@ class Rendezvous:
 
     def gathered(self) -> dict[int, Any]:
         """The values that nodes have given to the next `gather` already, by rank."""
-        found = {}
-        with _store_errors_as_node_lost():
-            for rank in range(self.node.count if self._store is not None else 0):
-                if self._store.check([key := f"{self._round}/{rank}"]):
-                    found[rank] = json.loads(self._store.get(key))
-        return found
+        given = {rank: self._read(f"{self._round}/{rank}") for rank in range(self.node.count)}
+        return {rank: json.loads(value) for rank, value in given.items() if value is not None}
 
     def check_others(self) -> None:
         """Raises NodeLost if another node has left or its heartbeat has stopped."""
-        for rank in self._others() if self._store is not None else ():
-            with _store_errors_as_node_lost():
-                left = self._store.check([f"left/{rank}"])
-                status = int(self._store.get(f"left/{rank}")) if left else None
-                there = self._store.check([f"beat/{rank}"])
-                beat = self._store.get(f"beat/{rank}") if there else b""
-            if left:
-                raise NodeLost(f"node {rank} of {self.node.count} has ended", status)
-            now = time.monotonic()
+        for rank in self._others():
+            if (status := self._read(f"left/{rank}")) is not None:
+                raise NodeLost(f"node {rank} of {self.node.count} has ended", int(status))
+            beat, now = self._read(f"beat/{rank}"), time.monotonic()
             before, since = self._beats.setdefault(rank, (beat, now))
             if beat != before:
                 self._beats[rank] = (beat, now)
-            elif not there and now - since > self._timeout_s:
+            elif beat is None and now - since > self._timeout_s:
                 raise NodeLost(f"node {rank} did not join within {self._timeout_s:g} s")
-            elif there and now - since > self.SILENCE:
+            elif beat is not None and now - since > self.SILENCE:
                 raise NodeLost(f"node {rank} of {self.node.count} does not respond")
+
+    def _read(self, key: str) -> bytes | None:
+        """A value of the store; None until it is set."""
+        with _store_errors_as_node_lost():
+            return self._store.get(key) if self._store.check([key]) else None
 
     def _others(self) -> list[int]:
         return [rank for rank in range(self.node.count) if rank != self.node.rank]
@@ -187,7 +182,6 @@ class Rendezvous:
             reason = str(problem).split(". ")[0]
             raise RendezvousError(f"{where} can't be used on {node}: {reason}") from problem
         if taken:
-            self._store = None
             raise RendezvousError(f"NODE_RANK={node.rank} is taken: each node needs its own")
 
     def _beat(self) -> None:

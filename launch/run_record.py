@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from engine.checkpoint import CheckpointError
 from engine.initialisation import INITIAL_FILE
@@ -41,21 +42,9 @@ def keep_record(folder: Path, frozen: RunFile, result: FitResult, trainer: Train
     """What a run leaves beside its checkpoints when it has finished or diverged."""
     if result.status not in (FINISHED, DIVERGED):
         return
-    parameters = sum(p.numel() for p in trainer.module.parameters())
-    today = datetime.now(UTC).date().isoformat()
-    write_record(
-        folder / RECORD_FILE,
-        _make_record(
-            folder,
-            frozen,
-            trainer.plan,
-            result,
-            trainer.task,
-            parameters,
-            trainer.environment,
-            today,
-        ),
-    )
+    today = datetime.now(UTC)
+    about = (trainer.plan, trainer.task, trainer.module)
+    _write_record(folder, frozen, result, *about, trainer.environment, today)
 
 
 def restore_record(spec: RunSpec) -> str:
@@ -70,13 +59,14 @@ def restore_record(spec: RunSpec) -> str:
     except RecordError as problem:
         why = problem
     lost = f"{why}; it can't be written again"
-    advice = f"move {folder} away to run it again"
     try:
         loaded = open_store(spec.config, folder, lambda _: None).load_latest()
     except CheckpointError as problem:
         raise RecordError(f"{lost}: {problem}") from problem
     if loaded is None or loaded.step != spec.plan.steps:
-        raise RecordError(f"{lost}: there is no checkpoint of the last step; {advice}")
+        raise RecordError(
+            f"{lost}: there is no checkpoint of the last step; move {folder} away to run it again"
+        )
     state = loaded.state
     notes: list[str] = []
     if "rows" in state:
@@ -95,35 +85,31 @@ def restore_record(spec: RunSpec) -> str:
         state.get("meters", {}),
     )
     unknown = describe_environment() | {"commit": None, "dirty": None}
-    day = datetime.fromtimestamp((folder / STATUS_FILE).stat().st_mtime, UTC).date().isoformat()
+    ended = datetime.fromtimestamp((folder / STATUS_FILE).stat().st_mtime, UTC)
     with torch.device("meta"):
         model = spec.task.build_model()
-    record = _make_record(
-        folder,
-        read_run_file(folder),
-        spec.plan,
-        result,
-        spec.task,
-        sum(p.numel() for p in model.parameters()),
-        state.get("environment", unknown),
-        day,
-    )
-    write_record(folder / RECORD_FILE, record)
+    about = (spec.plan, spec.task, model)
+    environment = state.get("environment", unknown)
+    _write_record(folder, read_run_file(folder), result, *about, environment, ended)
     return "; ".join([f"{why}; it was written again from the last checkpoint", *notes])
 
 
-def _make_record(
+def _write_record(
     folder: Path,
     frozen: RunFile,
-    plan: Plan,
     result: FitResult,
+    plan: Plan,
     task: Task,
-    parameters: int,
+    model: nn.Module,
     environment: dict[str, Any],
-    date: str,
-) -> RunRecord:
-    config, rows = frozen.config, folder / ROWS_FILE
-    return RunRecord(
+    ended: datetime,
+) -> None:
+    config, rows, initial = frozen.config, folder / ROWS_FILE, folder / INITIAL_FILE
+    if initial.exists():  # whose weights the run began with, if not with random ones
+        environment = environment | {"initial_model": read_json(initial)}
+    if frozen.user_configs:  # the text of configs that the checkout does not have
+        environment = environment | {"user_configs": frozen.user_configs}
+    record = RunRecord(
         run_id=frozen.run_id,
         experiment=config["experiment"],
         scale=config["scale"],
@@ -133,26 +119,16 @@ def _make_record(
         best=result.best,
         wall_s=result.wall_s,
         plan={k: v for k, v in asdict(plan).items() if k != "schedule"},
-        environment=environment | _initial_model(folder) | _user_configs(frozen),
+        environment=environment,
         config={k: v for k, v in config.items() if k not in PLACES},
-        date=date,
+        date=ended.date().isoformat(),
         status=result.status,
         last=result.last,
         skipped_steps=result.skipped,
         meters=result.meters,
         signature=task.signature(),
         curves=thin_curves(sort_rows(read_rows(rows))) if rows.exists() else {},
-        parameters=parameters,
+        parameters=sum(p.numel() for p in model.parameters()),
         data_manifest=task.data_manifest(),
     )
-
-
-def _initial_model(folder: Path) -> dict[str, Any]:
-    """Whose weights a run began with, if not with random ones."""
-    path = folder / INITIAL_FILE
-    return {"initial_model": read_json(path)} if path.exists() else {}
-
-
-def _user_configs(frozen: RunFile) -> dict[str, Any]:
-    """The text of configs that the checkout does not have."""
-    return {"user_configs": frozen.user_configs} if frozen.user_configs else {}
+    write_record(folder / RECORD_FILE, record)

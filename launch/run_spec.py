@@ -15,9 +15,8 @@ from engine.schema import read_dataclass
 from launch.compose import Origin, collect
 from launch.config_files import ROOT
 from launch.device_check import describe_device
-from launch.hardware import resolve_for, visible_gpus
-from launch.initial import check_initial_weights, initial_files, with_initial_model
-from launch.shared_memory import check_shared_memory
+from launch.hardware import check_shared_memory, resolve_for, visible_gpus
+from launch.initial import check_initial_weights, initial_model_of, with_initial_model
 from launch.validate import check_model, validate
 from tasks.base import Context, Task
 from tasks.catalog import task_class
@@ -134,7 +133,7 @@ def make_task(config: RunConfig, micro_batches: int) -> Task:
     )
     task = kind(model, data, context)
     if config.init_from is not None:
-        task.use_model_files(initial_files(config))
+        task.use_model_files(initial_model_of(config).files)
     return task
 
 

@@ -23,11 +23,9 @@ from launch import hardware as machine
 from launch.config_files import ROOT
 from launch.display import Display
 from launch.entry import receive_stop_signals
-from launch.exit_status import DIVERGED, PREEMPTED, describe_exit
+from launch.exit_status import describe_exit
 from launch.run_spec import RunSpec
 from launch.worker import be_killed_with_parent
-
-__all__ = ["DIVERGED", "PREEMPTED", "Job", "Slot", "find_slots", "gpu_slots", "run_jobs"]
 
 GIGABYTES_PER_PROCESS = 1.5  # on a CPU, at a small scale
 LAUNCHER = (sys.executable, "-m", "scripts.launch")

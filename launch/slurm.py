@@ -31,7 +31,7 @@ from launch.exit_status import PREEMPTED
 from launch.hardware import gpus_per_node
 from launch.rendezvous import Node
 from launch.run_spec import RunSpec
-from launch.start import launch
+from launch.supervise import launch
 from tasks.files import parse_json, write_atomically
 
 JOB = "job.json"  # in a run's folder: the job that it was submitted as
@@ -68,7 +68,8 @@ def submit(runs: Sequence[RunSpec], cluster: ClusterConfig) -> list[str]:
     Several become an array, of which `cluster.array_parallelism` run at once.
     """
     alike: dict[tuple[int, int, int], list[RunSpec]] = defaultdict(list)
-    queued = _queued_jobs()
+    # Jobs that are pending or running, those of arrays one by one (12_3).
+    queued = set(_ask_slurm("squeue", "--noheader", "--array", "--me", "--format=%i").split())
     for run in {run.run_id: run for run in runs}.values():
         if state := _known_state(run, queued):
             print(f"{run.run_id} is {state} already: {run.folder}", flush=True)
@@ -152,11 +153,6 @@ def _known_state(run: RunSpec, queued: set[str]) -> str:
             return ""
     except RunFolderBusy:
         return "running"
-
-
-def _queued_jobs() -> set[str]:
-    """Jobs that are pending or running, those of arrays one by one (12_3)."""
-    return set(_ask_slurm("squeue", "--noheader", "--array", "--me", "--format=%i").split())
 
 
 def this_node(nodes: int) -> Node:

@@ -1,4 +1,4 @@
-"""A run from its frozen configuration to its end: workers, restarts, status.
+"""A run on this node, from its configuration to its exit status: workers, restarts.
 
 On several nodes each has a launcher, and all do the same. The first one owns the run's folder and
 its status; what it decides there the others learn through the rendezvous.
@@ -13,6 +13,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 
+from engine.config import ConfigProblem, RunConfig
 from engine.lock import RunFolderBusy, hold_run_folder
 from engine.records import (
     RUN_FILE,
@@ -23,19 +24,65 @@ from engine.records import (
     write_run_file,
     write_status,
 )
+from launch.compose import Origin
 from launch.config_files import header_of, text_of
-from launch.exit_status import BAD_INPUT, BUSY, EXIT, NO_CHECKPOINT
+from launch.entry import STOPPED_EARLY
+from launch.exit_status import BAD_INPUT, BUSY, EXIT, FAILED, NO_CHECKPOINT
 from launch.paper_row import paper_row
-from launch.rendezvous import Node, NodeLost, Rendezvous, free_port
-from launch.run_spec import RunSpec
+from launch.rendezvous import Node, NodeLost, Rendezvous, RendezvousError, free_port
+from launch.run_spec import RunSpec, complete_run_spec, describe
 from launch.standby import start_process, take_standby, worker_environment
 from launch.stop_signals import StopSignals
+from tasks.base import DataProblem
 
 SECONDS_TO_SHARE = 30.0  # until all nodes must see a file of the first one
 SECONDS_TO_END = 15.0  # for workers after those of another node have failed
 
 
-def run(spec: RunSpec, rendezvous: Rendezvous, stop_signals: StopSignals) -> int:
+def launch(config: RunConfig, origin: Origin, node: Node, *, patient: bool = False) -> int:
+    """This node's part of a run; the exit status is the same on every node."""
+    try:
+        with (
+            StopSignals(patient=patient) as stop_signals,
+            Rendezvous(node, config.hardware.timeout_s) as rendezvous,
+        ):
+            spec = _complete_in_turn(config, origin, rendezvous)
+            if spec is None:
+                return BAD_INPUT
+            if node.is_first:
+                print(describe(spec), flush=True)
+            return _run(spec, rendezvous, stop_signals)
+    except RendezvousError as problem:
+        print(problem, file=sys.stderr)
+        return BAD_INPUT
+    except NodeLost as lost:
+        print(f"{node}: {lost}", file=sys.stderr)
+        return lost.status or FAILED
+    except SystemExit as stopped:  # a stop signal before the workers were started
+        print(STOPPED_EARLY, flush=True)
+        return int(stopped.code or 0)
+
+
+def _complete_in_turn(config: RunConfig, origin: Origin, rendezvous: Rendezvous) -> RunSpec | None:
+    """On the first node first, so that shared data are downloaded and made once.
+
+    None on all nodes if one of them has a problem.
+    """
+    if not rendezvous.is_first and rendezvous.gather("")[0]:
+        return None
+    spec, problem = None, ""
+    try:
+        spec = complete_run_spec(config, origin)
+    except (ConfigProblem, DataProblem) as found:
+        problem = str(found)
+        where = f"{rendezvous.node}: " if rendezvous.node.count > 1 else ""
+        print(f"{where}{problem}", file=sys.stderr)
+    if rendezvous.is_first and rendezvous.gather(problem)[0]:
+        return None
+    return None if any(rendezvous.gather(problem)) else spec
+
+
+def _run(spec: RunSpec, rendezvous: Rendezvous, stop_signals: StopSignals) -> int:
     """Freezes the run, starts its workers and returns the launcher's exit status."""
     with ExitStack() as held:
         ends = _take_folder(spec, held) if rendezvous.is_first else None
@@ -74,12 +121,9 @@ def _take_folder(spec: RunSpec, held: ExitStack) -> int | None:
             print(f"{spec.run_id} is finished already: {folder}")
             return 0
         freeze(spec)
-    except RunFolderBusy as problem:
+    except (RunFolderBusy, RecordError) as problem:
         print(problem, file=sys.stderr)
-        return BUSY
-    except RecordError as problem:
-        print(problem, file=sys.stderr)
-        return NO_CHECKPOINT
+        return BUSY if isinstance(problem, RunFolderBusy) else NO_CHECKPOINT
     except OSError as problem:
         outputs = spec.config.paths.outputs
         print(f"paths.outputs={outputs} can't be written to: {problem}", file=sys.stderr)

@@ -29,6 +29,7 @@ from tasks.catalog import TASKS, task_class
 SEARCHES = ("grid", "random", "optuna")
 LEARNING_RATES = ("multiply.lr", "optimizer.lr")
 UNNAMED = "by_hand"  # a sweep without a file
+REPLACEABLE = ("search", "trials", "metric", "along", "group_by")  # keys of a file, as arguments
 _RANGE = re.compile(r"(log|uniform)\(\s*([^,\s]+)\s*,\s*([^,\s]+)\s*\)")
 
 
@@ -47,16 +48,11 @@ class SweepFile:
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """`key=value` arguments that are the sweep's own; all others are overrides of its runs."""
+    """`key=value` arguments of the command; others replace a key of the file, or are a run's."""
 
     sweep: str = UNNAMED
     gpus_per_run: int = 1
     jobs: int | None = None  # slots at most
-    search: str | None = None
-    trials: int | None = None
-    metric: str | None = None
-    along: str | None = None
-    group_by: list[str] | None = None
     plan_only: bool = False
 
 
@@ -77,19 +73,14 @@ class Range:
         return float(f"{value:.6g}")
 
 
-@dataclass(frozen=True)
-class Sweep:
+@dataclass(frozen=True, kw_only=True)
+class Sweep(SweepFile):
     """A sweep, complete: its file with the changes of the command line."""
 
     name: str
-    experiments: list[str]
     axes: dict[str, list[Any] | Range]
     overrides: list[str]  # of every run
-    group_by: list[str]
-    along: str | None
     metric: str
-    search: str
-    trials: int
 
     def trial(self, values: dict[str, Any]) -> Trial:
         """The trial with these values, one of them the experiment."""
@@ -132,33 +123,21 @@ def read_sweep(arguments: Sequence[str]) -> tuple[Sweep, SweepOptions]:
     """The sweep of a command line; ConfigProblem lists everything that is wrong with it."""
     problems: list[str] = []
     own, others = _split(arguments)
+    instead = {key: own.pop(key) for key in REPLACEABLE if key in own}
     options = read_dataclass(SweepOptions, own, "", problems)
     if options is None:
         raise ConfigProblem(problems)
     folders = own_folders(others, problems)
     raw = _read_file(options.sweep, folders, problems)
     axes, overrides = _read_overrides(others, raw, folders, problems)
-    raw |= {
-        key: value
-        for key in ("search", "trials", "metric", "along", "group_by")
-        if (value := getattr(options, key)) is not None
-    }
+    raw |= {key: value for key, value in instead.items() if value is not None}
     file = read_dataclass(SweepFile, raw, "", problems)
     if file is None or problems:
         raise ConfigProblem(problems)
     all_axes = {key: _read_axis(key, given, problems) for key, given in (file.grid | axes).items()}
     along = file.along or next((key for key in LEARNING_RATES if key in all_axes), None)
-    sweep = Sweep(
-        options.sweep,
-        file.experiments,
-        all_axes,
-        overrides,
-        file.group_by,
-        along,
-        _metric(file, folders, problems),
-        file.search,
-        file.trials,
-    )
+    chosen = vars(file) | {"along": along, "metric": _metric(file, folders, problems)}
+    sweep = Sweep(**chosen, name=options.sweep, axes=all_axes, overrides=overrides)
     problems += _check(sweep, options, folders)
     if problems:
         raise ConfigProblem(problems)
@@ -190,7 +169,7 @@ def sweep_files(own: Sequence[Path] = ()) -> dict[str, dict[str, Any]]:
 
 def _split(arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
     """The sweep's own arguments as a mapping, and all others."""
-    names = {f.name for f in fields(SweepOptions)}
+    names = {*(f.name for f in fields(SweepOptions)), *REPLACEABLE}
     own: dict[str, Any] = {}
     others = []
     for argument in arguments:

@@ -8,21 +8,26 @@ import sys
 
 from launch.entry import make_streams_safe
 
+PARENT = "TORCHRUN_PID"  # lets a worker know that it is one, and notice that its parent is gone
+
 
 def torchrun() -> int:
-    """Without torchrun's own traceback at its end when a worker has failed."""
+    """Without torchrun's own traceback at its end; the status of the first worker that failed."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main
 
     make_streams_safe()
-    os.environ["TORCHRUN_PID"] = str(os.getpid())  # lets a worker notice that its parent is gone
+    os.environ[PARENT] = str(os.getpid())
     # Slurm sends these to every process of a job, and torchrun would kill workers while they save.
     for number in (signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     try:
         main()
-    except (ChildFailedError, SignalException):
+    except ChildFailedError as failed:
+        _, first = failed.get_first_failure()
+        return max(1, first.exitcode)  # which is negative for a signal
+    except SignalException:
         return 1
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,6 +19,7 @@ from engine.schema import did_you_mean
 from launch.compose import apply_overrides
 from launch.hardware import resolve_hardware
 from launch.run_spec import check_packages, make_task
+from launch.torchrun import PARENT
 from tasks.base import DataProblem, Task
 from tasks.catalog import TASKS
 
@@ -103,13 +105,11 @@ def _hardware(frozen: HardwareConfig, changed: set[str]) -> HardwareConfig:
     hardware = replace(frozen, nodes=1)
     if frozen.device == "cuda" and not gpus and "hardware.device" not in changed:
         number_format = "fp32" if frozen.precision == "fp16" else frozen.precision
-        print(f"no GPU is visible: on the CPU, in {number_format}", file=sys.stderr)
+        if PARENT not in os.environ:
+            print(f"no GPU is visible: on the CPU, in {number_format}", file=sys.stderr)
         hardware = replace(hardware, device="cpu", precision=number_format)
     if "hardware.processes" not in changed:
         on_gpus = hardware.device == "cuda" or (hardware.device == "auto" and gpus > 0)
         hardware = replace(hardware, processes=max(1, gpus) if on_gpus else 1)
-    return resolve_hardware(hardware, int(hardware.processes) if _is_number(hardware) else 1)
-
-
-def _is_number(hardware: HardwareConfig) -> bool:
-    return isinstance(hardware.processes, int)
+    number = hardware.processes
+    return resolve_hardware(hardware, number if isinstance(number, int) else 1)

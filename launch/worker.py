@@ -14,9 +14,10 @@ import sys
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from engine.records import read_run_file, write_status
+from launch.torchrun import PARENT
 from tasks.files import remove_temporaries
 
 STOP_WORKER = signal.SIGUSR1  # what a launcher sends
@@ -76,7 +77,6 @@ def _train(folder: Path, early: list[int]) -> None:
     from engine.plan import make_plan, micro_batches_of
     from engine.tracking import RunAbout
     from engine.trainer import Trainer
-    from launch.out_of_memory import describe_out_of_memory
     from launch.paper_row import compare_with_paper
     from launch.run_record import keep_record
     from launch.run_spec import make_task
@@ -103,31 +103,51 @@ def _train(folder: Path, early: list[int]) -> None:
             lambda final: compare_with_paper(config.experiment, config.scale, final),
             lambda result: keep_record(folder, frozen, result, trainer),
         )
+        stop_here = stop_file(folder / "logs", int(os.environ.get("GROUP_RANK", 0)))
         try:
             trainer = Trainer(config, plan, task, group, folder, frozen.run_id, about)
-        except OutOfMemoryError as problem:
-            write_status(folder, "failed", describe_out_of_memory(config, task_kind))
-            raise SystemExit(1) from problem
-        for number in STOP_SIGNALS:
-            signal.signal(number, lambda *_: trainer.request_stop())
-        if early or stop_file(folder / "logs", int(os.environ.get("GROUP_RANK", 0))).exists():
-            trainer.request_stop()
-        try:
+            for number in STOP_SIGNALS:
+                signal.signal(number, lambda *_: trainer.request_stop())
+            if early or stop_here.exists():
+                trainer.request_stop()
             if group.is_first:
                 keep_model_files(folder, task)
             result = trainer.fit()
-        except CheckpointError as problem:
-            cause = "failed" if isinstance(problem, CannotSaveError) else "checkpoint_problem"
-            write_status(folder, cause, str(problem))
+        except (CheckpointError, DataProblem, OutOfMemoryError) as problem:
+            kind, message = "failed", str(problem)
+            if isinstance(problem, OutOfMemoryError):
+                message = _describe_out_of_memory(config, task_kind)
+            elif isinstance(problem, DataProblem):  # perhaps of this process alone
+                kind = "data_problem"
+            elif not isinstance(problem, CannotSaveError):
+                kind = "checkpoint_problem"
+            write_status(folder, kind, message)
             raise SystemExit(1) from problem  # torchrun then ends those that wait for this one
-        except DataProblem as problem:  # perhaps of this process alone
-            write_status(folder, "data_problem", str(problem))
-            raise SystemExit(1) from problem
-        except OutOfMemoryError as problem:
-            write_status(folder, "failed", describe_out_of_memory(config, task_kind))
-            raise SystemExit(1) from problem
         if group.is_first:
             write_status(folder, result.status, result.message, step=result.step)
+
+
+def _describe_out_of_memory(config: Any, task: Any) -> str:
+    """The row, its micro-batch, the peak and what can be set; `task` is the task's class."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    peak, whole = torch.cuda.max_memory_allocated() / 1e9, properties.total_memory / 1e9
+    remedies = []
+    if task.can_checkpoint_activations and not config.hardware.checkpoint_activations:
+        remedies.append("hardware.checkpoint_activations=true keeps the recipe and needs less")
+    remedies.append("a GPU with more memory")
+    micro = config.batch.micro
+    if micro % 2 == 0:
+        halved = f"batch.micro={micro // 2}, twice the accumulation"
+        if task.normalises_batches:
+            halved += ", is another recipe, as batch norm sees fewer examples"
+        remedies.append(halved)
+    return (
+        f"out of GPU memory: {config.experiment} with batch.micro={micro} in "
+        f"{config.hardware.precision} had {peak:.1f} GB allocated at its peak, of {whole:.1f} GB "
+        f"on {properties.name}. What can be done: {'; '.join(remedies)}"
+    )
 
 
 def stop_file(logs: Path, node: int) -> Path:
@@ -139,7 +159,7 @@ def _die_with_parent() -> None:
     """A worker whose torchrun is killed gets SIGKILL from the kernel (Linux)."""
     be_killed_with_parent()
     parent = str(os.getppid())
-    if sys.platform == "linux" and os.environ.get("TORCHRUN_PID", parent) != parent:
+    if sys.platform == "linux" and os.environ.get(PARENT, parent) != parent:
         sys.exit(1)  # torchrun was killed before the call above
 
 

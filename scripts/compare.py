@@ -21,31 +21,28 @@ from analysis.curves import AXES
 from analysis.logged_runs import CompareProblem, common_task, make_groups, select_runs, with_rows
 from engine import wandb_runs
 from engine.config import SCALES
-from launch.command_line import CommandLine
+from launch.command_line import CommandLine, reports
 from tasks.catalog import TASKS, task_class
 from tasks.files import write_atomically
 
 
+@reports(CompareProblem, wandb_runs.WandbProblem, OSError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """From runs to tables and files; a user's mistake becomes one message."""
     options = parse(arguments)
-    try:
-        runs = select_runs(options, wandb_runs)
-        task = task_class(common_task(runs, TASKS))
-        runs = [with_rows(run, wandb_runs.is_cut_short, task.unit) for run in runs]
-        groups = make_groups(runs, options.group_by)
-        metrics = options.metric or [task.headline.name, "train/loss"]
-        comparison = compare(groups, metrics, options.axis, task.unit)
-        files = comparison.files(options.out)
-        for path, data in files.items():
-            write_atomically(path, data, durable=False)
-        print(comparison, f"page, charts and numbers: {next(iter(files))}", sep="\n\n")
-        if options.wandb_report:
-            report = wandb_runs.build_report(**wandb_request(comparison, runs, options))
-            print(f"report: {wandb_runs.save_report(report)}")
-    except (CompareProblem, wandb_runs.WandbProblem, OSError) as problem:
-        print(problem, file=sys.stderr)
-        return 2
+    runs = select_runs(options, wandb_runs)
+    task = task_class(common_task(runs, TASKS))
+    runs = [with_rows(run, wandb_runs.is_cut_short, task.unit) for run in runs]
+    groups = make_groups(runs, options.group_by)
+    metrics = options.metric or [task.headline.name, "train/loss"]
+    comparison = compare(groups, metrics, options.axis, task.unit)
+    files = comparison.files(options.out)
+    for path, data in files.items():
+        write_atomically(path, data, durable=False)
+    print(comparison, f"page, charts and numbers: {next(iter(files))}", sep="\n\n")
+    if options.wandb_report:
+        report = wandb_runs.build_report(**wandb_request(comparison, runs, options))
+        print(f"report: {wandb_runs.save_report(report)}")
     return 0
 
 

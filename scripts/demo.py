@@ -20,37 +20,32 @@ from analysis.reproduction import HeadlineRow, compare_with_published, headline_
 from engine.config import ConfigProblem
 from engine.records import read_record, read_records
 from launch import experiment_jobs as runs
-from launch.command_line import CommandLine
-from launch.examples import show_examples
-from launch.exit_status import BAD_INPUT
-from launch.fingerprints import recipe_fingerprints
+from launch.command_line import CommandLine, reports
+from launch.compose import recipe_fingerprints
 from launch.scheduler import Job
 from tasks.base import DataProblem
 from tasks.catalog import TASKS
 
 
+@reports(ConfigProblem, DataProblem)
 def main(arguments: Sequence[str] | None = None) -> int:
     """From nothing to a table."""
     parser = CommandLine("demo", __doc__)
     parser.add_overrides("for every run")
     overrides, scale = runs.with_scale(parser.read(arguments).overrides, default="mini")
-    try:
-        rows = [row for task in TASKS for row in headline_rows(task)]
-        jobs = [runs.make_job(str(row.experiment), 0, overrides) for row in rows]
-        if runs.submit_jobs(jobs):
-            return 0
-        published, title = read_records(RUNS), f"{len(TASKS)} tasks at scale {scale}"
-        completed = runs.run_experiments(title, jobs, overrides, published, to_logs=True)
-    except (ConfigProblem, DataProblem) as problem:
-        print(problem, file=sys.stderr)
-        return BAD_INPUT
+    rows = [row for task in TASKS for row in headline_rows(task)]
+    jobs = [runs.make_job(str(row.experiment), 0, overrides) for row in rows]
+    if runs.submit_jobs(jobs):
+        return 0
+    published, title = read_records(RUNS), f"{len(TASKS)} tasks at scale {scale}"
+    completed = runs.run_experiments(title, jobs, overrides, published, to_logs=True)
     print(f"\n{headline_table(map(headline_row, by_task(jobs)))}\n")
     done = [job for job in jobs if job.spec.is_done]
     for job in done:
         own = read_record(job.spec.record_path)
         print(f"{job.name}: {compare_with_published(own, published)}")
     last = {job.spec.config.task.name: job.spec.folder for job in done}
-    print(f"\n{show_examples([*last.values()])}")
+    print(f"\n{runs.show_examples([*last.values()])}")
     page = write_own_page(Path(jobs[0].spec.config.paths.outputs), recipe_fingerprints)
     print(f"\nthe paper's numbers beside all runs: {page}")
     return runs.conclude(jobs, completed=completed)

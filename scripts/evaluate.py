@@ -36,22 +36,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="keep the first N predictions of each split; without N all",
     )
     parser.add_argument("--output", type=Path, help="the file to write instead")
-    given = parser.read(arguments)
+    asked = parser.read(arguments)
     from launch.evaluate import Evaluation, run_evaluation  # torch: after the command line
 
-    asked = Evaluation(
-        path=given.model,
-        checkpoint=given.checkpoint,
-        average=given.average,
-        splits=given.split,
-        predictions=given.predictions,
-        overrides=given.overrides,
-        output=given.output,
+    return run_evaluation(
+        Evaluation(**vars(asked)), sys.argv[1:] if arguments is None else arguments
     )
-    try:
-        return run_evaluation(asked)
-    except KeyboardInterrupt:
-        return 130
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.read(arguments)
     from launch.export import run_export  # torch: after the command line
 
-    return run_export(given.model, given.to, given.checkpoint, given.average)
+    return run_export(given.path, given.to, given.checkpoint, given.average)
 
 
 if __name__ == "__main__":

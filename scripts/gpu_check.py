@@ -11,9 +11,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from launch.command_line import CommandLine
+from engine.config import ConfigProblem
+from launch.command_line import CommandLine, reports
 
 
+@reports(ConfigProblem)
 def main() -> int:
     """Exit status."""
     parser = CommandLine("gpu_check", __doc__)
@@ -22,14 +24,9 @@ def main() -> int:
     options = parser.read()
     import torch
 
-    from engine.config import ConfigProblem
     from launch.device_check import check_devices
 
-    try:
-        check_devices("cuda")
-    except ConfigProblem as problem:
-        print(problem, file=sys.stderr)
-        return 2
+    check_devices("cuda")
     if not torch.cuda.is_available():
         print("gpu-check: this machine has no NVIDIA GPU", file=sys.stderr)
         return 2

@@ -21,16 +21,16 @@ import sys
 from collections.abc import Sequence
 
 from engine.config import ConfigProblem
-from launch.command_line import CommandLine
-from launch.exit_status import BAD_INPUT
+from launch.command_line import CommandLine, reports
 from launch.rendezvous import Node
 from launch.run_spec import complete_run_spec, describe, read_overrides
 from launch.show_config import add_config_flags, shown_config
 from launch.standby import discard_standby, start_standby
-from launch.start import launch
+from launch.supervise import launch
 from tasks.base import DataProblem
 
 
+@reports(ConfigProblem, DataProblem)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status; never a traceback for a user's mistake."""
     parser = CommandLine("launch", __doc__)
@@ -49,9 +49,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(shown)
             return 0
         return run(options.overrides)
-    except (ConfigProblem, DataProblem) as problem:
-        print(problem, file=sys.stderr)
-        return BAD_INPUT
     finally:
         discard_standby()
 

@@ -14,28 +14,24 @@ import sys
 from collections.abc import Sequence
 
 from engine.config import ConfigProblem
-from launch.command_line import CommandLine
+from launch.command_line import CommandLine, reports
 from launch.cost import NotCountable, about_reach, count_cost, describe_cost, reach_of
-from launch.exit_status import BAD_INPUT
 from launch.run_spec import describe, make_run_spec
 from launch.show_config import add_config_flags, shown_config
 from tasks.base import DataProblem
 
 
+@reports(ConfigProblem, DataProblem)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the plan."""
     parser = CommandLine("plan", __doc__)
     parser.add_overrides()
     add_config_flags(parser)
     options = parser.read(arguments)
-    try:
-        if shown := shown_config(options):
-            print(shown)
-            return 0
-        spec = make_run_spec(options.overrides, need_data=False)
-    except (ConfigProblem, DataProblem) as problem:
-        print(problem, file=sys.stderr)
-        return BAD_INPUT
+    if shown := shown_config(options):
+        print(shown)
+        return 0
+    spec = make_run_spec(options.overrides, need_data=False)
     print(describe(spec))
     try:
         print(describe_cost(spec, count_cost(spec)))

@@ -27,17 +27,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_model()
     parser.add_argument("arguments", nargs="*", metavar="FILE|key=value")
     parser.add_argument("--batch", type=int, default=1, help="inputs at once: quicker, later")
-    parser.add_argument("--json", action="store_true", help="a JSON object a line")
-    given = parser.read(arguments)
-    from launch.predict import Request, run_predictions  # torch: after the command line
+    what = "a JSON object a line"
+    parser.add_argument("--json", dest="as_json", action="store_true", help=what)
+    asked = parser.read(arguments)
+    from launch.predict import run_predictions  # torch: after the command line
 
-    asked = Request(
-        given.model, given.arguments, given.checkpoint, given.average, given.batch, given.json
-    )
-    try:
-        return run_predictions(asked)
-    except KeyboardInterrupt:
-        return 130
+    return run_predictions(**vars(asked))
 
 
 if __name__ == "__main__":

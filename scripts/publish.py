@@ -23,11 +23,12 @@ from analysis.publish import (
     study_runs,
 )
 from engine.records import RecordError, read_records
-from launch.command_line import CommandLine
+from launch.command_line import CommandLine, reports
+from launch.compose import recipe_fingerprints
 from launch.config_files import ROOT
-from launch.fingerprints import recipe_fingerprints
 
 
+@reports(RecordError, OSError)
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     """From outputs to results."""
     parser = CommandLine("publish", __doc__)
@@ -45,12 +46,8 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
         return 2
     folder = root / "results" / "runs"
     if options.study:
-        try:
-            options.runs = study_runs(options.outputs, records, read_records(folder))
-            options.any_recipe = True
-        except RecordError as problem:
-            print(problem, file=sys.stderr)
-            return 2
+        options.runs = study_runs(options.outputs, records, read_records(folder))
+        options.any_recipe = True
     unknown = sorted(set(options.runs) - {record.run_id for record in records})
     if unknown:
         print(f"{unknown[0]}: no such run in {options.outputs}", file=sys.stderr)
@@ -60,11 +57,7 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     current = None
     if not options.any_recipe:
         current = recipe_fingerprints((record.experiment, record.scale) for record in records)
-    try:
-        done = publish(records, folder, current, has_commit_in(root), options.replace)
-    except (RecordError, OSError) as problem:
-        print(problem, file=sys.stderr)
-        return 2
+    done = publish(records, folder, current, has_commit_in(root), options.replace)
     for one in [*done, *refused]:
         print(one, file=sys.stderr if one.outcome == REFUSED else sys.stdout)
     if any(one.outcome == REFUSED for one in [*done, *refused]):

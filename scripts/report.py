@@ -20,12 +20,13 @@ from pathlib import Path
 from analysis.pages import tracked_files, write_own_page
 from engine import wandb_runs
 from engine.config import ConfigProblem
-from launch.command_line import CommandLine
+from launch.command_line import CommandLine, reports
+from launch.compose import recipe_fingerprints
 from launch.config_files import ROOT
-from launch.fingerprints import recipe_fingerprints
 from tasks.files import write_atomically
 
 
+@reports(ConfigProblem, wandb_runs.WandbProblem, ValueError, OSError)
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     """From records to pages."""
     parser = CommandLine("report", __doc__)
@@ -37,24 +38,20 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     options = parser.read(arguments)
     if options.from_wandb and not wandb_runs.is_project(options.from_wandb):
         parser.error(f"--from-wandb {options.from_wandb}: write ENTITY/PROJECT")
-    try:
-        if options.own or options.from_wandb:
-            others = wandb_runs.read_records(options.from_wandb) if options.from_wandb else []
-            page = write_own_page(options.outputs, recipe_fingerprints, root, others)
-            print(f"wrote {page}")
-            return 0
-        files = tracked_files(root, recipe_fingerprints)
-        stale = {path: text for path, text in files.items() if _read(path) != text}
-        for path, text in stale.items():
-            name = path.relative_to(root)
-            if options.check:
-                print(f"{name} is stale: run make report", file=sys.stderr)
-            else:
-                write_atomically(path, text.encode(), durable=False)
-                print(f"wrote {name}")
-    except (ConfigProblem, wandb_runs.WandbProblem, ValueError, OSError) as problem:
-        print(problem, file=sys.stderr)
-        return 2
+    if options.own or options.from_wandb:
+        others = wandb_runs.read_records(options.from_wandb) if options.from_wandb else []
+        page = write_own_page(options.outputs, recipe_fingerprints, root, others)
+        print(f"wrote {page}")
+        return 0
+    files = tracked_files(root, recipe_fingerprints)
+    stale = {path: text for path, text in files.items() if _read(path) != text}
+    for path, text in stale.items():
+        name = path.relative_to(root)
+        if options.check:
+            print(f"{name} is stale: run make report", file=sys.stderr)
+        else:
+            write_atomically(path, text.encode(), durable=False)
+            print(f"wrote {name}")
     if not stale:
         print("the report is up to date")
     return 1 if stale and options.check else 0

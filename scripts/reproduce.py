@@ -18,13 +18,13 @@ from analysis.reproduction import chosen_tables, experiments_of, paper_tables, t
 from engine.config import ConfigProblem
 from engine.records import read_records
 from launch import experiment_jobs as runs
-from launch.command_line import CommandLine
+from launch.command_line import CommandLine, reports
 from launch.compose import options_of
-from launch.exit_status import BAD_INPUT
 from tasks.base import DataProblem
 from tasks.catalog import TASKS
 
 
+@reports(ConfigProblem, DataProblem)
 def main(arguments: Sequence[str] | None = None) -> int:
     """From a task's name to its tables."""
     options = parse(arguments)
@@ -33,15 +33,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = ", ".join(f"Table {number}" for number in tables)
     variants = options_of("experiment") if options.variants else ()
     experiments = experiments_of(options.task, tables, variants)
-    try:
-        jobs = [runs.make_job(e, seed, overrides) for e in experiments for seed in options.seeds]
-        if runs.submit_jobs(jobs):
-            return 0
-        title, published = f"{names} at scale {scale}", read_records(RUNS)
-        completed = runs.run_experiments(title, jobs, overrides, published, options.jobs)
-    except (ConfigProblem, DataProblem) as problem:
-        print(problem, file=sys.stderr)
-        return BAD_INPUT
+    jobs = [runs.make_job(e, seed, overrides) for e in experiments for seed in options.seeds]
+    if runs.submit_jobs(jobs):
+        return 0
+    title, published = f"{names} at scale {scale}", read_records(RUNS)
+    completed = runs.run_experiments(title, jobs, overrides, published, options.jobs)
     records = runs.recipe_records(jobs, overrides, published)
     print(f"\n{paper_tables(options.task, tables, records)}\n")
     print(runs.describe_metrics(jobs, records))

@@ -27,15 +27,15 @@ from analysis.sweeps import SweepResults, best_table, save_results
 from engine.config import ConfigProblem
 from engine.records import RecordError, read_own_records, read_records
 from launch import sweep_state, wandb_sweep
-from launch.command_line import CommandLine
+from launch.command_line import CommandLine, reports
 from launch.estimate import RemainingTime
-from launch.exit_status import BAD_INPUT
-from launch.hardware import default_scale
+from launch.experiment_jobs import with_scale
 from launch.search import open_sweep
 from launch.sweep import read_sweep, sweep_files
 from tasks.base import DataProblem
 
 
+@reports(ConfigProblem, DataProblem, RecordError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """From a sweep's name to its results."""
     parser = CommandLine("sweep", __doc__)
@@ -43,32 +43,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_overrides()
     parser.add_argument("--wandb-config", action="store_true", help="print a file for wandb sweep")
     given = parser.read(arguments)
-    if not any(one.startswith("scale=") for one in given.overrides):
-        given.overrides.append(f"scale={default_scale()}")
-    try:
-        sweep, options = read_sweep(given.overrides)
-        if given.wandb_config:
-            print(wandb_sweep.sweep_file(sweep, options), end="")
-            return 0
-        state = open_sweep(sweep, options)
-        config, todo, folder = state.expected()[0].config, state.to_do(), state.logs.parent
-        if config.cluster.kind == "slurm" and todo and not options.plan_only:
-            return sweep_state.submit_trials(todo, config.cluster, sweep.search)
-        slots = sweep_state.find_trial_slots(state, options.jobs, must_exist=not options.plan_only)
-        records = [*read_records(RUNS), *read_own_records(Path(config.paths.outputs))]
-        remaining = RemainingTime(todo, len(slots), records)
-        print(f"sweep      {sweep.name} at scale {config.scale}: {sweep.describe()}")
-        print(sweep_state.describe(state, slots, remaining))
-        print(f"results    {folder / 'results.json'}: {sweep.metric}", flush=True)
-        if options.plan_only:
-            return 0
-        results = SweepResults(sweep.name, config.scale, sweep.metric, sweep.group_by, sweep.along)
-        finished = sweep_state.run_trials(
-            state, slots, remaining, lambda: save_results(folder, results.of(state.results()))
-        )
-    except (ConfigProblem, DataProblem, RecordError) as problem:
-        print(problem, file=sys.stderr)
-        return BAD_INPUT
+    sweep, options = read_sweep(with_scale(given.overrides)[0])
+    if given.wandb_config:
+        print(wandb_sweep.sweep_file(sweep, options), end="")
+        return 0
+    state = open_sweep(sweep, options)
+    config, todo, folder = state.expected()[0].config, state.to_do(), state.logs.parent
+    if config.cluster.kind == "slurm" and todo and not options.plan_only:
+        return sweep_state.submit_trials(todo, config.cluster, sweep.search)
+    slots = sweep_state.find_trial_slots(state, options.jobs, must_exist=not options.plan_only)
+    records = [*read_records(RUNS), *read_own_records(Path(config.paths.outputs))]
+    remaining = RemainingTime(todo, len(slots), records)
+    print(f"sweep      {sweep.name} at scale {config.scale}: {sweep.describe()}")
+    print(sweep_state.describe(state, slots, remaining))
+    print(f"results    {folder / 'results.json'}: {sweep.metric}", flush=True)
+    if options.plan_only:
+        return 0
+    results = SweepResults(sweep.name, config.scale, sweep.metric, sweep.group_by, sweep.along)
+    finished = sweep_state.run_trials(
+        state, slots, remaining, lambda: save_results(folder, results.of(state.results()))
+    )
     save_results(folder, results.of(state.results()))
     print(f"\n{best_table(results.of(state.results()))}\n\nresults: {folder / 'results.json'}")
     print(wandb_sweep.report(sweep, state.expected()) if finished else "", end="")

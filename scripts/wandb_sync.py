@@ -16,9 +16,10 @@ from pathlib import Path
 
 from engine.wandb_runs import WandbProblem
 from engine.wandb_sync import upload_all
-from launch.command_line import CommandLine
+from launch.command_line import CommandLine, reports
 
 
+@reports(WandbProblem)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parses, uploads."""
     parser = CommandLine("wandb_sync", __doc__)
@@ -30,11 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--outputs {options.outputs} is not a folder")
     if not options.timeout > 0:
         parser.error(f"--timeout must be more than 0 seconds, not {options.timeout:g}")
-    try:
-        return upload_all(options.outputs, options.timeout, dry_run=options.dry_run)
-    except WandbProblem as problem:
-        print(problem, file=sys.stderr)
-        return 2
+    return upload_all(options.outputs, options.timeout, dry_run=options.dry_run)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from engine.config import ConfigProblem
 from engine.records import read_run_file
 from launch.command_line import CommandLine, describe_groups
-from launch.completion import complete_line, complete_override, set_up
+from launch.completion import SET_UP, complete_line, complete_override
 from launch.compose import compose, searching
 from launch.config_files import CONFIGS, ROOT, options_of
 from launch.run_spec import make_run_spec
@@ -70,7 +70,7 @@ for name in {SCRIPTS}:
     assert text.getvalue().endswith("is not an option; did you mean '--help'?\\n"), text.getvalue()
     loaded = {{"torch", "hydra", "matplotlib", "wandb"}} & set(sys.modules)
     assert not loaded, f"{{name}} --help imports {{loaded}}"
-from launch.fingerprints import recipe_fingerprints
+from launch.compose import recipe_fingerprints
 recipe_fingerprints([("imagenet/novograd_100ep", "mini")])
 assert "torch" not in sys.modules
 """
@@ -254,7 +254,7 @@ def test_completion(monkeypatch):
 )
 def test_completion_in_bash(line, replies, tmp_path):
     (tmp_path / "python").symlink_to(sys.executable)
-    script = f"""{set_up()}
+    script = f"""{SET_UP}
 COMP_LINE={line!r} COMP_POINT={len(line)}
 _suite_completion
 printf '%s\\n' "${{COMPREPLY[@]}}" """

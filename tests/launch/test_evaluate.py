@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from engine.distributed import Group
+from engine.finite import NonFinite
 from engine.loading import load_trained, weights_sha256
 from engine.records import read_record
 from launch import evaluate
@@ -53,6 +55,22 @@ def test_an_evaluation_has_the_numbers_of_the_run_on_one_and_two_processes(
         assert (tmp_path / f"one-{split}.jsonl").read_bytes() == own
         assert (tmp_path / f"two-{split}.jsonl").read_bytes() == own
     assert state_of(run) == before
+
+
+@pytest.mark.parametrize("run", ["imagenet"], indirect=True)
+def test_a_problem_that_one_of_several_processes_finds(run: Path, tmp_path, monkeypatch, capfd):
+    def fail(_: object, __: object, ___: object, group: Group) -> None:
+        if not group.is_first:
+            raise NonFinite("val/loss is nan")
+        group.wait_for_all()
+
+    monkeypatch.setattr(evaluate, "start_workers", work_in_forks)
+    monkeypatch.setattr(evaluate, "evaluate_splits", fail)
+    output = tmp_path / "found.json"
+    with restored_threads():
+        assert main([str(run), "--output", str(output), "hardware.processes=2"]) == 2
+    assert "val/loss is nan" in capfd.readouterr().err
+    assert not output.exists()
 
 
 @pytest.mark.slow  # four interpreters that import torch

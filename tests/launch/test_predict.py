@@ -13,7 +13,7 @@ import soundfile  # type: ignore[import-untyped]
 
 from engine.predictions import predictions_file, read_predictions
 from engine.records import read_run_file
-from launch.examples import show_examples
+from launch.experiment_jobs import show_examples
 from scripts.evaluate import main as evaluate
 from scripts.predict import main
 from tests.launch.trained_models import TASKS, restored_threads, smoke_run

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.config import ConfigProblem
-from launch import start
+from launch import supervise
 from launch.rendezvous import Node, NodeLost, Rendezvous, RendezvousError, free_port, limit_silence
 
 
@@ -71,9 +71,9 @@ def test_a_problem_on_one_node_ends_the_run_on_all(monkeypatch, capsys, broken):
 
     def prepare(rendezvous: Rendezvous) -> object:
         nodes.rank = rendezvous.node.rank
-        return start._complete_in_turn(None, {}, rendezvous)  # type: ignore[arg-type]
+        return supervise._complete_in_turn(None, {}, rendezvous)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(start, "complete_run_spec", complete)
+    monkeypatch.setattr(supervise, "complete_run_spec", complete)
     assert meet(3, prepare) == [None] * 3
     message = capsys.readouterr().err
     assert message.count("no GPU is visible") == 1
@@ -82,7 +82,7 @@ def test_a_problem_on_one_node_ends_the_run_on_all(monkeypatch, capsys, broken):
 
 def test_a_missing_heartbeat_is_noticed(monkeypatch):
     monkeypatch.setattr(Rendezvous, "SILENCE", 2.0)
-    monkeypatch.setattr(Rendezvous, "FAREWELL", 0.0)
+    monkeypatch.setattr(Rendezvous, "FAREWELL", 0.1)
     noticed = threading.Event()
 
     def stop_beating(rendezvous: Rendezvous) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,9 +15,11 @@ import torch
 from filelock import FileLock
 
 from engine.records import read_run_file, read_status
-from launch import evaluate, worker
+from launch import worker
 from launch.run_spec import make_run_spec
 from launch.supervise import freeze
+from launch.torchrun import PARENT
+from scripts.evaluate import main
 
 EXPERIMENTS = {
     "imagenet": "imagenet/novograd_100ep",
@@ -88,7 +90,7 @@ def state_of(folder: Path) -> dict[str, str]:
     }
 
 
-def work_in_forks(folder: Path, processes: int, threads: int | str) -> int:
+def work_in_forks(command: Sequence[str], processes: int, threads: int | str) -> int:
     """`launch.evaluate`'s workers without the seconds that new interpreters take."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -101,7 +103,8 @@ def work_in_forks(folder: Path, processes: int, threads: int | str) -> int:
             try:
                 os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(processes)}
                 os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-                status = evaluate.work(folder)
+                os.environ[PARENT] = str(os.getppid())
+                status = main(command)
             finally:
                 os._exit(status)
         children.append(child)
