@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from statistics import fmean, stdev
 
+from analysis.charts import Chart, Line
 from analysis.metrics import best_quality, lost_quality, quality_label
 from analysis.paper import OPTIMIZERS
 from analysis.questions import (
@@ -13,7 +14,6 @@ from analysis.questions import (
     PERCENT,
     DataAnswer,
     DataTrials,
-    Points,
     Question,
     by_name,
     by_seed,
@@ -27,6 +27,7 @@ from analysis.verdicts import Rule
 
 CLOSED = 0.5  # of a distance: enough for an explanation
 EPOCHS = "epochs / the fewest"
+PASSES = "passes over the data"
 
 
 def _headline(trials: DataTrials) -> DataAnswer | None:
@@ -128,8 +129,14 @@ def _passes(trials: DataTrials) -> DataAnswer | None:
     if not differences:
         return None
     last_other, last = differences[max(differences)]
-    points: Points = {at: one.mean for at, (_, one) in differences.items()}
-    line = line_of("NovoGrad less the best other", points)
+    places = sorted(differences)
+    leads = [differences[at][1] for at in places]
+    line = Line(
+        trials.data,
+        tuple(places),
+        tuple(one.mean for one in leads),
+        tuple((one.high - one.low) / 2 for one in leads),
+    )
     numbers = {
         f"{trials.data}, {at:g} passes": {
             "difference, %": one.mean,
@@ -139,18 +146,18 @@ def _passes(trials: DataTrials) -> DataAnswer | None:
         }
         for at, (_, one) in differences.items()
     }
-    text = f"{trials.data}: {last}, in % of {OPTIMIZERS[last_other]}, after {max(points):g} passes"
+    text = f"{trials.data}: {last}, in % of {OPTIMIZERS[last_other]}, after {places[-1]:g} passes"
     return DataAnswer(
         text,
         numbers,
         (
-            trials.chart("passes over the data", [line], y="difference, %", log_x=min(points) > 0),
             trials.chart(
-                "passes over the data",
+                PASSES,
                 [line_of(n, trials.points(n), trials.runs(n)) for n in trials.optimizers],
-                log_x=min(points) > 0,
+                log_x=places[0] > 0,
             ),
         ),
+        line,
         good=last.low > 0,
         bad=last.high < 0,
     )
@@ -281,6 +288,12 @@ ENDINGS = (
         ),
         _passes,
         "Ahead at the most passes on {good} of {counted} data sets. {texts}.",
+        overview=Chart(
+            "NovoGrad's lead over the best other optimizer",
+            PASSES,
+            "lead, % of the other's result",
+            (Line("as good as the best other", (0.0,), (0.0,), colour=6, dash="dotted"),),
+        ),
     ),
     Question(
         "tensor_sizes",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 
 from analysis.charts import Chart, Line
@@ -121,6 +121,7 @@ class DataAnswer:
     text: str = ""  # for the summary; empty where the data set is only drawn
     numbers: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     charts: tuple[Chart, ...] = ()
+    line: Line | None = None  # of the chart that shows all data sets together
     counts: bool = True  # towards the verdict
     good: bool = False  # supports the claim
     bad: bool | None = None  # contradicts it; None: where it does not support it
@@ -137,7 +138,7 @@ class Question:
 
     The summary may name {good}, {counted} and {asked} data sets, {texts}, and marks. The claim
     holds if every data set that counts supports it; it does not hold if all contradict it, or with
-    `by_majority` more than half.
+    `by_majority` more than half. `overview` is the chart that gets a line of each data set.
     """
 
     study: str
@@ -145,6 +146,7 @@ class Question:
     answer: Callable[[DataTrials], DataAnswer | None]
     summary: str
     by_majority: bool = False
+    overview: Chart | None = None
 
     def result(self, results: Sequence[TrialResult]) -> StudyResult | None:
         """Over all data sets; None where there is nothing to show."""
@@ -170,6 +172,8 @@ class Question:
             for key, values in answer.numbers.items()
         }
         charts = tuple(chart for answer in answers for chart in answer.charts)
+        if self.overview is not None and (lines := [a.line for a in answers if a.line]):
+            charts = (_with_lines(self.overview, lines), *charts)
         runs = tuple(sorted({one.run_id for one in own if one.value is not None}))
         verdict = self.verdict(counted)
         return StudyResult(self.study, self.rule, verdict, summary, numbers, charts, runs)
@@ -181,6 +185,14 @@ class Question:
             return HOLDS
         bad, most = sum(answer.contradicts for answer in counted), len(counted)
         return FAILS if bad == most or (self.by_majority and 2 * bad > most) else UNDECIDED
+
+
+def _with_lines(overview: Chart, lines: Sequence[Line]) -> Chart:
+    """An overview with a line of each data set, and its own lines along all of their axis."""
+    places = sorted({x for line in lines for x in line.x})
+    span = (places[0], places[-1])
+    own = tuple(replace(line, x=span, y=(line.y[0], line.y[0])) for line in overview.lines)
+    return replace(overview, lines=(*own, *lines), log_x=span[0] > 0)
 
 
 def select(results: Iterable[TrialResult], study: str, data: str) -> DataTrials:

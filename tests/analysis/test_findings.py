@@ -365,7 +365,12 @@ def test_passes_are_decided_by_the_interval_of_the_paired_difference(
     mean = 100 * (sum(last) / 3) / 101
     assert numbers["difference, %"] == pytest.approx(mean, rel=1e-5)
     assert numbers["low"] < mean < numbers["high"]
-    assert found.curves[0].lines[0].x == (1.0, 100.0)
+    level, *leads = found.curves[0].lines  # of all data sets
+    assert (level.x, level.y) == ((1.0, 100.0), (0.0, 0.0))
+    assert [line.label for line in leads] == ["one", "twin"]
+    assert leads[0].x == (1.0, 100.0)
+    assert leads[0].sd is not None
+    assert leads[0].sd[1] == pytest.approx((numbers["high"] - numbers["low"]) / 2, rel=1e-4)
     assert found.curves[1].lines[0].sd is not None
 
 
