@@ -53,7 +53,7 @@ def _headline(trials: DataTrials) -> DataAnswer | None:
     remark = "seeds can't tell" if not tells else "behind" if behind else ""
     remark = remark or ("ahead" if lead.low > 0 else "on par")
     return DataAnswer(
-        f"{text}, {lead} % ({remark})",
+        f"{text}, {lead} ({remark})",
         {label: numbers | {"lead, %": lead.mean, "low": lead.low, "high": lead.high}},
         counts=tells,
         good=not behind,
@@ -146,7 +146,7 @@ def _passes(trials: DataTrials) -> DataAnswer | None:
         }
         for at, (_, one) in differences.items()
     }
-    text = f"{trials.data}: {last}, in % of {OPTIMIZERS[last_other]}, after {places[-1]:g} passes"
+    text = f"{trials.data}: {last}, against {OPTIMIZERS[last_other]} after {places[-1]:g} passes"
     return DataAnswer(
         text,
         numbers,

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
-from analysis.claims import Claim, StudyResult, read_claims
+from analysis.claims import EXPLANATIONS, Claim, StudyResult, read_claims
 from analysis.examples import ExampleView, example_view
 from analysis.folders import RESULTS
 from analysis.paper import (
@@ -82,7 +82,9 @@ def build(
     claims = tuple(_claim_view(claim, studies, by_id, folder) for claim in read_claims())
     others = sum(record.scale in SCALES for record in records) - len(published)
     deviations = (*read_deviations(), *data_deviations(published))
-    return Report(views, claims, figures, deviations, _examples(views), others)
+    explanations = {h: studies[name] for name, h in EXPLANATIONS.items() if name in studies}
+    examples = _examples(views)
+    return Report(views, claims, figures, deviations, examples, explanations, others)
 
 
 def _examples(tables: Sequence[TableView]) -> tuple[ExampleView, ...]:

@@ -121,6 +121,7 @@ class Report:
     figures: tuple[tuple[Figure, tuple[Chart, ...]], ...]
     deviations: tuple[Deviation, ...]
     examples: tuple[ExampleView, ...]  # what the models say
+    explanations: Mapping[str, StudyResult]  # by heading: studies of what the paper does not claim
     other_records: int  # of other configurations: variants, studies, older recipes
     rule: Rule = ROW_RULE
 

@@ -160,7 +160,7 @@ def _variants(trials: DataTrials) -> DataAnswer | None:
     means = {name: fmean(seeds[name].values()) for name in leads}
     differ = [one.excludes_zero and abs(one.mean) > 100 * SLACK for one in leads.values()]
     return DataAnswer(
-        f"{trials.data}: {'; '.join(f'{name} {lead} %' for name, lead in leads.items())}",
+        f"{trials.data}: {'; '.join(f'{name} {lead}' for name, lead in leads.items())}",
         {
             f"{trials.data}, {quality_label(trials.metric)}": {
                 "Algorithm 1": fmean(plain.values()),

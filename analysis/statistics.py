@@ -30,8 +30,9 @@ class PairedDifference:
         return self.low > 0 or self.high < 0
 
     def __str__(self) -> str:
+        """Of a difference in percent."""
         effect = "" if self.effect_size is None else f", d = {self.effect_size:.1f}"
-        return f"{self.mean:+.2f} [{self.low:+.2f}, {self.high:+.2f}]{effect}, n = {self.pairs}"
+        return f"{self.mean:+.1f} % [{self.low:+.1f}, {self.high:+.1f}]{effect}, n = {self.pairs}"
 
 
 def paired_interval(

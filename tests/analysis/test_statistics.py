@@ -44,7 +44,7 @@ def test_only_common_seeds_are_paired():
 def test_equal_differences_have_no_effect_size():
     found = paired_interval(seeds(2.0, 3.0), seeds(1.0, 2.0))
     assert (found.low, found.mean, found.high, found.effect_size) == (1.0, 1.0, 1.0, None)
-    assert str(found) == "+1.00 [+1.00, +1.00], n = 2"
+    assert str(found) == "+1.0 % [+1.0, +1.0], n = 2"
 
 
 def test_no_worse_by_a_percent_or_by_two_standard_errors():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from analysis.trials import DECAY, RATES, Trial, TrialResult, Tuned, read_trials, tune
+from analysis.trials import DECAY, HEADLINE, RATES, Trial, TrialResult, Tuned, read_trials, tune
 from engine.config import ConfigProblem
 from engine.records import read_records
 from launch.compose import compose
@@ -92,15 +92,6 @@ def test_overrides_of_every_run():
     assert "scale=mini" not in trial.overrides
 
 
-def test_the_scales_own_rates_are_where_the_studys_grids_begin(plan: StudyPlan):
-    """Its rows are then tuned rows as soon as the study's results are written there."""
-    for (data, _), row in plan.rows.items():
-        if plan.data[data].small_data == "own":
-            raw = compose([f"experiment={row.experiment}", f"scale={plan.scale}"])["optimizer"]
-            assert raw["lr"] == row.lr
-            assert row.weight_decay in (None, raw.get("weight_decay"))
-
-
 def test_points_of_some_data_sets_only(plan: StudyPlan):
     """Few passes at as many steps need more data than some sets have."""
     trials = [t for t in StudyStages(plan).expected(missing) if t.study == "passes"]
@@ -117,19 +108,21 @@ def test_points_of_some_data_sets_only(plan: StudyPlan):
 
 @pytest.mark.parametrize("file", [FILE, SHORT], ids=lambda file: file.stem)
 def test_published_trials_are_those_of_the_file(file: Path):
-    """And where all of a data set's are published, the rows of the scale have what tuning found."""
+    """And the rows of the scale have what tuning found, or where it is not published the row's."""
     plan = read_study(path=file)
     records = {one.run_id: one for one in read_records(ROOT / "results" / "runs")}
     published = read_trials(ROOT / "results" / "studies" / file.stem / "trials.csv", records)
     by_trial = {one.trial: one for one in published}
     known = {*StudyStages(plan).known(lambda trial: by_trial.get(trial, missing(trial)))}
     assert set(by_trial) <= known
-    whole = set(plan.data) - {trial.data for trial in known - set(by_trial)}
+    unfinished = {t.data for t in known - set(by_trial) if t.study in (RATES, DECAY, HEADLINE)}
     tuned = tune(published)
     for (data, optimizer), row in plan.rows.items():
-        if data in whole and plan.data[data].small_data == "own":
+        if plan.data[data].small_data == "own":
             raw = compose([f"experiment={row.experiment}", f"scale={plan.scale}"])["optimizer"]
-            assert Tuned(raw["lr"], raw.get("weight_decay")) == tuned[data, optimizer]
+            own = Tuned(row.lr, row.weight_decay or raw.get("weight_decay"))
+            expected = own if data in unfinished else tuned[data, optimizer]
+            assert Tuned(raw["lr"], raw.get("weight_decay")) == expected
 
 
 @pytest.mark.parametrize(
