@@ -97,7 +97,11 @@ class Transformer(nn.Module):
     def start(self, memory: Tensor, mask: Tensor | None) -> DecoderState:
         """For `decode_step`, from what `encode` returned."""
         layers = [layer for layer in self.decoder if isinstance(layer, DecoderLayer)]
-        return DecoderState([layer.cross.keys_values(memory) for layer in layers], mask)
+        pairs = [layer.cross.keys_values(memory) for layer in layers]
+        # As the products of every step would copy them: keys column by column.
+        keys = [k.transpose(2, 3).contiguous().transpose(2, 3) for k, _ in pairs]
+        values = [v.contiguous() for _, v in pairs]
+        return DecoderState(list(zip(keys, values, strict=True)), mask)
 
     @torch.no_grad()
     def decode_step(self, tokens: Tensor, state: DecoderState) -> Tensor:
@@ -167,8 +171,10 @@ class DecoderState:
         itself = torch.eye(width, dtype=torch.bool, device=self.sees.device)
         self.sees = torch.cat([self.sees, itself.expand(sentences, -1, -1)], 2)
         if used + width > self.cache.shape[4]:
-            shape = *self.cache.shape[:4], CHUNK * width, self.cache.shape[5]
-            self.cache = torch.cat([self.cache, self.cache.new_empty(shape)], 4)
+            room = self.cache.shape[4] + CHUNK * width
+            larger = self.cache.new_empty(*self.cache.shape[:4], room, self.cache.shape[5])
+            larger[:, :, :, :, :used] = self.cache[:, :, :, :, :used]
+            self.cache = larger
         self.length += 1
 
     def select(self, rows: Tensor, sentences: Tensor | None = None) -> None:
