@@ -9,7 +9,11 @@ from engine.formats import format_hours
 from engine.plan import reach
 from launch.gpu_estimate import describe_hours, peak_bytes, sustained_tflops
 from launch.run_spec import RunSpec
-from launch.torch_compiler import torch_compiler_unloaded
+from launch.torch_compiler import (
+    step_without_wrappers,
+    torch_compiler_unloaded,
+    unchanged_meta_tensors,
+)
 from tasks.seeding import derive_seed
 
 PAPER_REACH = 39, 2340  # least and most of the rows of all tables, as a test finds them
@@ -30,19 +34,25 @@ class Cost:
     optimizer_bytes: int
 
 
-@torch_compiler_unloaded()
 def count_cost(spec: RunSpec) -> Cost:
     """Builds model and optimizer on the meta device and counts a micro-batch's operations.
 
     NotCountable for fairseq's models.
     """
+    import torch.utils.flop_counter  # noqa: F401  # has functions that are never compiled
+
+    return _count(spec)
+
+
+@torch_compiler_unloaded()
+def _count(spec: RunSpec) -> Cost:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
     from engine.optimizer import build_optimizer_of
 
     task, plan = spec.task, spec.plan
-    with torch.device("meta"):
+    with torch.device("meta"), unchanged_meta_tensors():
         model = task.build_model()
     options = {key: value for key, value in spec.config.optimizer.items() if key != "fused"}
     optimizer = build_optimizer_of(replace(spec.config, optimizer=options), model)
@@ -57,7 +67,7 @@ def count_cost(spec: RunSpec) -> Cost:
         raise NotCountable("the operations of this model can't be counted") from problem
     for p in model.parameters():
         p.grad = torch.empty_like(p)
-    optimizer.step()
+    step_without_wrappers(optimizer)
     state = [t for s in optimizer.state.values() for t in s.values() if isinstance(t, torch.Tensor)]
     everything = [*model.parameters(), *model.buffers()]
     return Cost(

@@ -2,12 +2,13 @@
 
 Some functions of torch are never compiled, optimizers' constructors among them, and import the
 compiler in order to tell it so. Where it is not there, there is nothing to tell. The first step of
-torch's own optimizers imports it in any case.
+torch's own optimizers imports it in any case, unless it is `step_without_wrappers`.
 """
 
 from __future__ import annotations
 
 import gc
+import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -40,8 +41,18 @@ def _never_compiled() -> list[Any]:
 
     code = next(c for c in torch._disable_dynamo.__code__.co_consts if isinstance(c, CodeType))
     wrappers = [f for f in gc.get_referrers(code) if isinstance(f, FunctionType)]
-    found = [f.__wrapped__ for f in wrappers if hasattr(f, "__wrapped__")]
-    return [function for function in found if not hasattr(function, MARK)]
+    # Not by `__wrapped__`, in which some have the function of another wrapper.
+    place = code.co_freevars.index("fn")
+    found = [f.__closure__[place].cell_contents for f in wrappers if f.__closure__]
+    return [f for f in found if isinstance(f, FunctionType) and not hasattr(f, MARK)]
+
+
+def step_without_wrappers(optimizer: Any) -> None:
+    """A step of any optimizer; torch wraps its own in a function that imports the compiler."""
+    import torch
+
+    with torch.no_grad():
+        inspect.unwrap(type(optimizer).step)(optimizer)
 
 
 def unchanged_meta_tensors() -> AbstractContextManager[Any]:
