@@ -27,7 +27,7 @@ class Line:
     label: str
     x: tuple[float, ...]
     y: tuple[float | None, ...]
-    sd: tuple[float, ...] | None = None
+    sd: tuple[float, ...] | None = None  # half the band's width: a deviation, or of an interval
     colour: int | None = None  # an index of PALETTE; None: by the optimizer
     dash: Dash | None = None  # None: by its place among lines of the same colour
 

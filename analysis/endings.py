@@ -237,9 +237,10 @@ ENDINGS = (
             "Lead: in percent of the other's mean, positive where NovoGrad is better, paired by "
             "seed, with Student's {confidence:g} % interval; d: mean / standard deviation of the "
             "differences. Behind: the interval lies below 0, and the mean below -{slack:g} %. "
-            "Where the interval includes 0 and reaches over more than {wide:g} %, the seeds can't "
-            "tell, and the data set does not count. Holds if NovoGrad is not behind on any other; "
-            "does not hold if it is behind on more than half of them.",
+            "Ahead: the interval lies above 0. On par: neither. Where the interval includes 0 and "
+            "is more than {wide:g} % wide, the seeds can't tell, and the data set does not count. "
+            "Holds if NovoGrad is not behind on any of the others; does not hold if it is behind "
+            "on more than half of them.",
             PERCENT | {"confidence": 100 * CONFIDENCE, "wide": 2 * 100 * WITHIN},
         ),
         _headline,
@@ -291,7 +292,7 @@ ENDINGS = (
         overview=Chart(
             "NovoGrad's lead over the best other optimizer",
             PASSES,
-            "lead, % of the other's result",
+            "lead, % of the other's result (95 % interval)",
             (Line("as good as the best other", (0.0,), (0.0,), colour=6, dash="dotted"),),
         ),
     ),

@@ -21,7 +21,7 @@ from analysis.questions import (
 )
 from analysis.sensitivity import sensitivity
 from analysis.statistics import CONFIDENCE, SLACK, WITHIN, no_worse
-from analysis.trials import RATES, best_result
+from analysis.trials import DIVERGED, RATES, best_result
 from analysis.verdicts import Rule
 
 MIN_RATES = 7  # for a width that counts
@@ -155,19 +155,22 @@ def _variants(trials: DataTrials) -> DataAnswer | None:
         for name, own in seeds.items()
         if len(set(own) & set(plain)) > 1
     }
-    if not leads:
+    gone = [name for name, own in seeds.items() if not own]  # a run of it diverged
+    if not plain or not (leads or gone):
         return None
+    texts = [f"{name} {lead}" for name, lead in leads.items()]
+    texts += [f"{name} {DIVERGED}" for name in gone]
     means = {name: fmean(seeds[name].values()) for name in leads}
     differ = [one.excludes_zero and abs(one.mean) > 100 * SLACK for one in leads.values()]
     return DataAnswer(
-        f"{trials.data}: {'; '.join(f'{name} {lead}' for name, lead in leads.items())}",
+        f"{trials.data}: {'; '.join(texts)}",
         {
             f"{trials.data}, {quality_label(trials.metric)}": {
                 "Algorithm 1": fmean(plain.values()),
                 **means,
             }
         },
-        good=not any(differ),
+        good=not any(differ) and not gone,
     )
 
 
@@ -238,8 +241,10 @@ ROBUSTNESS = (
     Question(
         "variants",
         Rule(
-            "Algorithm 1 against its variants: weight decay in the update (footnote 2), AMSGrad, "
-            "and the first moment as an average with 1 - β1, at a rate times 1 / (1 - β1). "
+            "Algorithm 1 against its variants: weight decay in the update (footnote 2), times "
+            "1 / (1 - β1), so that it acts as strongly; AMSGrad; and the first moment as an "
+            "average with 1 - β1, at a rate times 1 / (1 - β1), so that only the first gradient, "
+            "which the average does not damp, weighs more. "
             "Difference: in percent of Algorithm 1's mean, positive where the variant is better, "
             "paired by seed, with Student's {confidence:g} % interval. Holds if on no data set an "
             "interval excludes 0 with a mean beyond {slack:g} %; does not hold if on all.",

@@ -50,7 +50,7 @@ class Remarks:
     about: str = ""
     studies: dict[str, str] = field(default_factory=dict)  # by name
     limits: list[str] = field(default_factory=list)
-    changes: list[str] = field(default_factory=list)  # of the plan, after it was written down
+    changes: list[str] = field(default_factory=list)  # to the plan, after it was written down
 
 
 def study_files(

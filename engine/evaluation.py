@@ -13,6 +13,14 @@ from engine.finite import NonFinite, find_non_finite_batch
 from engine.precision import autocast
 from tasks.base import Batch, Carry, Counts, DataProblem, Predictions, Shard, Task
 
+SHARED = "All processes stop with this problem."
+
+
+def shared(problem: Exception) -> Exception:
+    """Marks a problem that every process raises, so that one of them can report it for all."""
+    problem.add_note(SHARED)
+    return problem
+
 
 @torch.no_grad()
 def evaluate(
@@ -54,7 +62,7 @@ def evaluate(
     gathered = group.gather((counts, kept, stopped, problem))
     for *_, found in gathered:
         if found is not None:
-            raise found
+            raise shared(found)
     if any(stop for *_, stop, _ in gathered):
         return None
     if predictions is not None:

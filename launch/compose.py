@@ -70,7 +70,7 @@ class _Given:
 
 
 def compose(overrides: list[str]) -> dict[str, Any]:
-    """Nested dicts from configs/ and overrides; raises ConfigProblem with every problem found."""
+    """Nested dicts from configs/ and overrides; ConfigProblem has all problems of composing."""
     problems: list[str] = []
     composed = collect(overrides, problems, with_origin=False)
     if composed is None or problems:

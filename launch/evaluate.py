@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.distributed import Group, joined
-from engine.evaluation import evaluate
+from engine.evaluation import SHARED, evaluate, shared
 from engine.loading import ModelProblem
 from engine.predictions import write_predictions
 from engine.provenance import describe_environment
@@ -27,6 +27,7 @@ from engine.records import write_json
 from engine.schema import did_you_mean
 from launch.command_line import reports
 from launch.evaluation_tracking import Outcome, tracked
+from launch.exit_status import BAD_INPUT
 from launch.standby import worker_environment
 from launch.torchrun import PARENT
 from launch.trained import PROBLEMS, OpenModel, open_model
@@ -87,19 +88,25 @@ def run_evaluation(asked: Evaluation, command: Sequence[str]) -> int:
     notes = "\n".join(f"{split}: {text}" for split, text in about["protocols"].items() if text)
     place = output.with_name(f"{output.stem}-wandb")
     with joined(hardware.device, hardware.timeout_s) as group:
-        if len(set(group.gather(model.trained.sha256))) > 1:
-            raise ModelProblem(f"{asked.path}: was replaced meanwhile; evaluate it again")
-        in_wandb = tracked(model, _name(model, asked), about, notes, place)
-        with in_wandb if group.is_first else nullcontext(Outcome()) as outcome:
-            result = evaluate_splits(model, splits, asked.predictions, group)
-            if group.is_first:
-                files = _write(output, model, about, result)
-                outcome.finish(result.flat_metrics(), result.predictions, files)
+        try:
+            if len(set(group.gather(model.trained.sha256))) > 1:
+                replaced = f"{asked.path}: was replaced meanwhile; evaluate it again"
+                raise shared(ModelProblem(replaced))
+            in_wandb = tracked(model, _name(model, asked), about, notes, place)
+            with in_wandb if group.is_first else nullcontext(Outcome()) as outcome:
+                result = evaluate_splits(model, splits, asked.predictions, group)
+                if group.is_first:
+                    files = _write(output, model, about, result)
+                    outcome.finish(result.flat_metrics(), result.predictions, files)
+        except PROBLEMS as problem:
+            if not group.is_first and SHARED in getattr(problem, "__notes__", ()):
+                return BAD_INPUT  # the first process reports it
+            raise
     return 0
 
 
 def start_workers(command: Sequence[str], processes: int, threads: int | str) -> int:
-    """The same command in several processes; the exit status of the first that failed, or 0."""
+    """The same command in several processes; the largest exit status of them."""
     torchrun = [sys.executable, "-m", "launch.torchrun", "--max-restarts=0", "--standalone"]
     worker = [f"--nproc-per-node={processes}", "-m", "scripts.evaluate", *command]
     done = subprocess.run([*torchrun, *worker], env=worker_environment(threads), check=False)

@@ -132,6 +132,8 @@ class Rendezvous:
 
     def gathered(self) -> dict[int, Any]:
         """The values that nodes have given to the next `gather` already, by rank."""
+        if self.node.count == 1:
+            return {}
         given = {rank: self._read(f"{self._round}/{rank}") for rank in range(self.node.count)}
         return {rank: json.loads(value) for rank, value in given.items() if value is not None}
 

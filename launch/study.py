@@ -83,7 +83,7 @@ class StudyOptions:
     data: dict[str, Any]  # overrides of all points on that data set
     points: list[dict[str, Any]]  # PointOptions once read
     # Default: all; or by data set, and all on those that are not named.
-    optimizers: list[str] | dict[str, Any] = field(default_factory=list)
+    optimizers: list[str] | dict[str, list[str]] = field(default_factory=list)
     seeds: list[int] = field(default_factory=lambda: [0])
     rates: list[float] = field(default_factory=list)  # tunes the rate again at each point
 
@@ -278,6 +278,14 @@ def _read_one(name: str, plan: StudyPlan, given: Any, problems: list[str]) -> St
         if data not in plan.data:
             hint = did_you_mean(data, plan.data)
             problems.append(f"{where}.data: {data} is not a data set of the study{hint}")
+    by_data = read.optimizers if isinstance(read.optimizers, dict) else {}
+    for data, names in by_data.items():
+        known = plan.data[data].get("rows", {}) if data in plan.data else {}
+        if data not in plan.data:
+            hint = did_you_mean(data, plan.data)
+            problems.append(f"{where}.optimizers: {data} is not a data set of the study{hint}")
+        elif not isinstance(names, list) or not set(names) <= set(known):
+            problems.append(f"{where}.optimizers.{data}: must be a list of {', '.join(known)}")
     points = [read_dataclass(PointOptions, one, f"{where}.points", problems) for one in read.points]
     return replace(read, points=cast(Any, points))
 

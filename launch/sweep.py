@@ -48,7 +48,7 @@ class SweepFile:
 
 @dataclass(frozen=True)
 class SweepOptions:
-    """`key=value` arguments of the command; others replace a key of the file, or are a run's."""
+    """`key=value` arguments of the command itself; others replace the file's, or are its runs'."""
 
     sweep: str = UNNAMED
     gpus_per_run: int = 1

@@ -12,7 +12,7 @@ PARENT = "TORCHRUN_PID"  # lets a worker know that it is one, and notice that it
 
 
 def torchrun() -> int:
-    """Without torchrun's own traceback at its end; the status of the first worker that failed."""
+    """Without torchrun's own traceback at its end; the largest status of its workers."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main
@@ -25,8 +25,8 @@ def torchrun() -> int:
     try:
         main()
     except ChildFailedError as failed:
-        _, first = failed.get_first_failure()
-        return max(1, first.exitcode)  # which is negative for a signal
+        # Statuses are negative for signals, and 1 for those that only lost contact with another.
+        return max(1, *(one.exitcode for one in failed.failures.values()))
     except SignalException:
         return 1
     return 0

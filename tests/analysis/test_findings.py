@@ -112,6 +112,10 @@ def test_variants_of_the_algorithm():
     assert found.verdict == FAILS
     assert "averaged -9.7" in found.summary
     assert QUESTIONS["variants"].result(everywhere(*plain, *same[:1])) is None
+    lost = [replace(one, status="diverged", record=None) for one in other]
+    found = judge("variants", everywhere(*plain, *same, *lost))
+    assert found.verdict == FAILS
+    assert "averaged diverged" in found.summary
 
 
 def test_what_no_seeds_can_tell_was_run_all_the_same():

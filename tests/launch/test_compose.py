@@ -24,6 +24,12 @@ def test_every_task_shrinks_to_every_scale():
                 assert (ROOT / "configs" / "shrink" / f"{scale}_{task}.yaml").exists()
 
 
+@pytest.mark.parametrize("small", ["an4", "mini_librispeech"])
+def test_real_speech_keeps_a_test_set_that_tuning_does_not_see(small: str):
+    raw = compose(["experiment=librispeech/novograd", "scale=mini", f"small_data={small}"])
+    assert raw["data"]["validate_every"] == 2  # its dev-clean is too small, or the paper's own
+
+
 def test_every_small_data_set_fits_every_small_scale():
     """A set without a file is as the scale's own: only WikiText-2 in few passes."""
     pairs = {f"{s}_{d}" for s in ("mini", "short") for d in options_of("small_data") if d != "own"}
