@@ -24,7 +24,7 @@ from analysis.statistics import CONFIDENCE, SLACK, WITHIN, no_worse
 from analysis.trials import DIVERGED, RATES, best_result
 from analysis.verdicts import Rule
 
-MIN_RATES = 7  # for a width that counts
+MIN_RATES = 5  # for a width that counts
 SHORT, LONG = (0.0, 0.25), 0.98  # values of β2
 
 

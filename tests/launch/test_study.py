@@ -108,7 +108,7 @@ def test_points_of_some_data_sets_only(plan: StudyPlan):
 
 @pytest.mark.parametrize("file", [FILE, SHORT], ids=lambda file: file.stem)
 def test_published_trials_are_those_of_the_file(file: Path):
-    """And the rows of the scale have what tuning found, where that and the headline are published."""
+    """And the scale's rows have what tuning found, where it and the headline are published."""
     plan = read_study(path=file)
     records = {one.run_id: one for one in read_records(ROOT / "results" / "runs")}
     published = read_trials(ROOT / "results" / "studies" / file.stem / "trials.csv", records)
