@@ -292,7 +292,7 @@ ENDINGS = (
         overview=Chart(
             "NovoGrad's lead over the best other optimizer",
             PASSES,
-            "lead, % of the other's result (95 % interval)",
+            "lead, % (95 % interval)",
             (Line("as good as the best other", (0.0,), (0.0,), colour=6, dash="dotted"),),
         ),
     ),
