@@ -36,15 +36,16 @@ def _headline(trials: DataTrials) -> DataAnswer | None:
     if OURS not in trials.optimizers or best is None:
         return None
     numbers = {}
-    for name, values in seeds.items():
-        numbers[OPTIMIZERS[name]] = fmean(values.values())
+    for optimizer, values in seeds.items():
+        numbers[OPTIMIZERS[optimizer]] = fmean(values.values())
         if len(values) > 1:
-            numbers[f"{OPTIMIZERS[name]} ±"] = stdev(values.values())
-    label = f"{trials.data}, {quality_label(trials.metric)}"
+            numbers[f"{OPTIMIZERS[optimizer]} ±"] = stdev(values.values())
+    what = quality_label(trials.metric)
+    name, label = f"{trials.data} ({what})", f"{trials.data}, {what}"
     other = f"{fmean(seeds[best].values()):.2f} of {OPTIMIZERS[best]}"
     if OURS not in seeds:
-        return DataAnswer(f"{trials.data} {DIVERGED} against {other} (behind)", {label: numbers})
-    text = f"{trials.data} {fmean(seeds[OURS].values()):.2f} against {other}"
+        return DataAnswer(f"{name} {DIVERGED} against {other} (behind)", {label: numbers})
+    text = f"{name} {fmean(seeds[OURS].values()):.2f} against {other}"
     if len(set(seeds[OURS]) & set(seeds[best])) < 2:
         return DataAnswer(f"{text} (too few seeds)", {label: numbers}, counts=False)
     lead = trials.lead(seeds[OURS], seeds[best])

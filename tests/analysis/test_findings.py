@@ -49,7 +49,7 @@ def test_on_par(ours: tuple[float, float], verdict: str):
     ]
     found = judge(HEADLINE, outcomes)
     assert found.verdict == verdict
-    assert f"one {ours[0]:.2f} against 50.00 of SGD" in found.summary
+    assert f"one (val top-1, %) {ours[0]:.2f} against 50.00 of SGD" in found.summary
 
 
 def test_a_seed_of_ours_that_diverged_is_behind():
@@ -61,7 +61,7 @@ def test_a_seed_of_ours_that_diverged_is_behind():
     outcomes[-1] = replace(outcomes[-1], status="diverged", record=None)
     found = judge(HEADLINE, outcomes)
     assert found.verdict == FAILS
-    assert "one diverged against 50.00 of SGD (behind)" in found.summary
+    assert "one (val top-1, %) diverged against 50.00 of SGD (behind)" in found.summary
 
 
 def test_seeds_that_differ_too_much_decide_nothing():
@@ -74,8 +74,8 @@ def test_seeds_that_differ_too_much_decide_nothing():
     found = judge(HEADLINE, outcomes)
     assert found.verdict == UNDECIDED
     assert "On par or better on 1 of 1 data sets" in found.summary
-    assert "one 40.05 against 40.05 of SGD, +0.0 % [-3.2, +3.2]" in found.summary
-    assert "n = 2 (on par); other 40.00 against 40.00 of SGD, " in found.summary
+    assert "one (val top-1, %) 40.05 against 40.05 of SGD, +0.0 % [-3.2, +3.2]" in found.summary
+    assert "n = 2 (on par); other (val top-1, %) 40.00 against 40.00 of SGD, " in found.summary
     assert found.summary.endswith("n = 2 (seeds can't tell).")
 
 
