@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 from statistics import fmean, stdev
 
 from analysis.charts import Chart, Line
@@ -15,6 +16,7 @@ from analysis.trials import HEADLINE, TrialResult
 from analysis.verdicts import Rule
 
 OURS = "novograd"
+DATA_COLOURS = (4, 5, 7)  # of lines of data sets: no optimizer's, and not the grey of a level
 MIN_DATA_SETS = 2  # one data set alone decides nothing
 Points = dict[float, float | None]  # mean quality by position; None where a run diverged
 PERCENT = {"slack": 100 * SLACK, "within": 100 * WITHIN}  # thresholds that many rules name
@@ -192,7 +194,10 @@ def _with_lines(overview: Chart, lines: Sequence[Line]) -> Chart:
     places = sorted({x for line in lines for x in line.x})
     span = (places[0], places[-1])
     own = tuple(replace(line, x=span, y=(line.y[0], line.y[0])) for line in overview.lines)
-    return replace(overview, lines=(*own, *lines), log_x=span[0] > 0)
+    coloured = (
+        replace(line, colour=c) for line, c in zip(lines, cycle(DATA_COLOURS), strict=False)
+    )
+    return replace(overview, lines=(*own, *coloured), log_x=span[0] > 0)
 
 
 def select(results: Iterable[TrialResult], study: str, data: str) -> DataTrials:
