@@ -70,15 +70,24 @@ class RunFile:
 
 def write_run_file(folder: Path, run: RunFile) -> None:
     """Freezes a run."""
-    text = yaml.safe_dump(asdict(run), sort_keys=False, allow_unicode=True)
-    write_atomically(folder / RUN_FILE, text.encode(), durable=False)
+    write_atomically(folder / RUN_FILE, run_file_text(run).encode(), durable=False)
 
 
 def read_run_file(folder: Path) -> RunFile:
     """Also of earlier versions of the suite, in today's vocabulary."""
     path = folder / RUN_FILE
+    return parse_run_file(path.read_bytes(), str(path))
+
+
+def run_file_text(run: RunFile) -> str:
+    """The content of run.yaml."""
+    return yaml.safe_dump(asdict(run), sort_keys=False, allow_unicode=True)
+
+
+def parse_run_file(content: bytes, name: str) -> RunFile:
+    """The other way; RecordError, with `name`, if it is something else."""
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = yaml.safe_load(content.decode())
         config = upgrade_config(dict(raw["config"]))
         return RunFile(
             str(raw["run_id"]),
@@ -90,7 +99,7 @@ def read_run_file(folder: Path) -> RunFile:
             dict(raw.get("user_configs", {})),
         )
     except (yaml.YAMLError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise RecordError(f"{path} is not a run file: {' '.join(str(error).split())}") from error
+        raise RecordError(f"{name} is not a run file: {' '.join(str(error).split())}") from error
 
 
 def upgrade_config(config: dict[str, Any]) -> dict[str, Any]:

@@ -32,10 +32,9 @@ def with_scale(overrides: Sequence[str], default: str | None = None) -> tuple[li
 
 def make_job(experiment: str, seed: int, overrides: Sequence[str]) -> Job:
     """A validated run, done if it has finished here; ConfigProblem or DataProblem if it can't."""
-    arguments = [f"experiment={experiment}", f"seed={seed}", *overrides]
-    spec = make_run_spec(arguments)
+    spec = make_run_spec([f"experiment={experiment}", f"seed={seed}", *overrides])
     log = Path(spec.config.paths.outputs, "logs", f"{spec.run_id.replace('/', '-')}.log")
-    return Job(spec, arguments, log, exit_status=0 if spec.is_done else None)
+    return Job(spec, log, exit_status=0 if spec.is_done else None)
 
 
 def submit_jobs(jobs: Sequence[Job]) -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from engine.checkpoint import CheckpointError
+from engine.config import RunConfig
 from engine.initialisation import INITIAL_FILE
 from engine.plan import Plan
 from engine.provenance import describe_environment
@@ -31,7 +32,7 @@ from engine.records import (
 from engine.rows import ROWS_FILE, RowArchive, read_rows, restore_rows, sort_rows, thin_curves
 from engine.saving import as_bytes, open_store
 from engine.training_state import FitResult
-from launch.run_spec import RunSpec
+from launch.run_spec import complete_run_spec
 from tasks.base import Task
 
 if TYPE_CHECKING:
@@ -47,12 +48,11 @@ def keep_record(folder: Path, frozen: RunFile, result: FitResult, trainer: Train
     _write_record(folder, frozen, result, *about, trainer.environment, today)
 
 
-def restore_record(spec: RunSpec) -> str:
+def restore_record(folder: Path, config: RunConfig) -> str:
     """Writes a finished run's record again if it is lost or damaged; what was done, or "".
 
     RecordError if the checkpoint of the last step, which has all that the record needs, is lost.
     """
-    folder = spec.folder
     try:
         read_record(folder / RECORD_FILE)
         return ""
@@ -60,9 +60,10 @@ def restore_record(spec: RunSpec) -> str:
         why = problem
     lost = f"{why}; it can't be written again"
     try:
-        loaded = open_store(spec.config, folder, lambda _: None).load_latest()
+        loaded = open_store(config, folder, lambda _: None).load_latest()
     except CheckpointError as problem:
         raise RecordError(f"{lost}: {problem}") from problem
+    spec = complete_run_spec(config)
     if loaded is None or loaded.step != spec.plan.steps:
         raise RecordError(
             f"{lost}: there is no checkpoint of the last step; move {folder} away to run it again"

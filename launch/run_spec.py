@@ -10,13 +10,14 @@ from typing import Any
 
 from engine.config import ConfigProblem, PathsConfig, RunConfig, recipe_fingerprint
 from engine.plan import Plan, make_plan, micro_batches_of
-from engine.records import RECORD_FILE, RecordError, RunRecord, read_record, read_status
+from engine.records import RECORD_FILE, RecordError, RunFile, RunRecord, read_record, read_status
 from engine.schema import read_dataclass
 from launch.compose import Origin, collect
-from launch.config_files import ROOT
+from launch.config_files import ROOT, header_of, text_of
 from launch.device_check import describe_device
 from launch.hardware import check_shared_memory, resolve_for, visible_gpus
 from launch.initial import check_initial_weights, initial_model_of, with_initial_model
+from launch.paper_row import paper_row
 from launch.validate import check_model, validate
 from tasks.base import Context, Task
 from tasks.catalog import task_class
@@ -55,6 +56,19 @@ class RunSpec:
         with suppress(RecordError):
             return read_record(self.record_path)
         return None
+
+    def freeze(self) -> RunFile:
+        """What run.yaml will have, which is all that the workers read."""
+        name, own = f"experiment/{self.config.experiment}", self.origin.user_configs
+        return RunFile(
+            self.run_id,
+            self.fingerprint,
+            asdict(self.config),
+            notes=header_of(own.get(f"{name}.yaml") or text_of(name)),
+            paper=paper_row(self.config.experiment),
+            changed_by_scale=self.origin.changed_by_scale,
+            user_configs=own,
+        )
 
 
 def make_run_spec(overrides: list[str], *, need_data: bool = True) -> RunSpec:
@@ -149,11 +163,12 @@ def check_packages() -> None:
             )
 
 
-def describe(spec: RunSpec) -> str:
-    """What will be run, in some lines."""
+def describe(spec: RunSpec, *, share: bool = False) -> str:
+    """What will be run, in some lines; on a `share` of the machine's GPUs, or on all of them."""
     p, c = spec.plan, spec.config
     where = describe_device(c)
-    if c.hardware.device == "cuda" and c.cluster.kind == "local" and c.hardware.nodes == 1:
+    is_local = c.cluster.kind == "local" and c.hardware.nodes == 1
+    if c.hardware.device == "cuda" and is_local and not share:
         if p.processes < (visible := len(visible_gpus())):
             where += f" (of {visible} GPUs: a step has {p.micro_batches} micro-batches)"
     about = spec.task.about_data()

@@ -12,23 +12,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
 from engine.config import ConfigProblem, HardwareConfig
+from engine.records import run_file_text
 from engine.rows import ROWS_FILE, Row, RowTail
 from launch import hardware as machine
 from launch.config_files import ROOT
 from launch.display import Display
 from launch.entry import receive_stop_signals
 from launch.exit_status import describe_exit
-from launch.run_spec import RunSpec
+from launch.run_spec import RunSpec, describe
 from launch.worker import be_killed_with_parent
 
 GIGABYTES_PER_PROCESS = 1.5  # on a CPU, at a small scale
-LAUNCHER = (sys.executable, "-m", "scripts.launch")
+LAUNCHER = (sys.executable, "-m", "scripts.launch", "--frozen")
 SECONDS_BETWEEN_POLLS = 0.1
 THREADS = "hardware.threads="
 
@@ -93,10 +94,9 @@ def gpu_slots(gpus: Sequence[str], per_run: int) -> list[Slot]:
 
 @dataclass
 class Job:
-    """A run to be made: the arguments of its launcher, and how it ended."""
+    """A run to be made, and how it ended."""
 
     spec: RunSpec
-    arguments: list[str]
     log: Path
     label: str = ""
     exit_status: int | None = None  # None until it has ended
@@ -177,16 +177,26 @@ def run_jobs(
 
 
 def _start(job: Job, *, to_log: bool) -> None:
+    """Starts a launcher and gives it the frozen run: it need not compose and validate it again."""
     job.started = time.monotonic()
-    threads = [] if job.slot.threads is None else [f"{THREADS}{job.slot.threads}"]
+    spec = job.spec
+    if job.slot.threads is not None:
+        hardware = replace(spec.config.hardware, threads=job.slot.threads)
+        spec = replace(spec, config=replace(spec.config, hardware=hardware))
+    about = describe(spec, share=bool(job.slot.environment))
     output = None
     if to_log:
         job.log.parent.mkdir(parents=True, exist_ok=True)
         output = job.log.open("wb")
+        output.write(f"{about}\n".encode())
+        output.flush()
+    else:
+        print(about, flush=True)
     job.process = subprocess.Popen(
-        [*LAUNCHER, *threads, *job.arguments],
+        LAUNCHER,
         cwd=ROOT,
         env=os.environ | job.slot.environment,
+        stdin=subprocess.PIPE,
         stdout=output,
         stderr=subprocess.STDOUT if to_log else None,
         start_new_session=True,  # Ctrl-C reaches this process only, which sends it on in order
@@ -194,6 +204,9 @@ def _start(job: Job, *, to_log: bool) -> None:
     )
     if output is not None:
         output.close()
+    assert job.process.stdin is not None
+    with suppress(OSError), job.process.stdin:  # a launcher that was killed at once
+        job.process.stdin.write(run_file_text(spec.freeze()).encode())
 
 
 def _stop(job: Job, stop_signals: int) -> None:

@@ -10,12 +10,13 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from engine.config import ConfigProblem, RunConfig
+from engine.config import ConfigProblem, RunConfig, read_config
 from engine.lock import RunFolderBusy, hold_run_folder
 from engine.records import (
+    RECORD_FILE,
     RUN_FILE,
     RecordError,
     RunFile,
@@ -25,10 +26,8 @@ from engine.records import (
     write_status,
 )
 from launch.compose import Origin
-from launch.config_files import header_of, text_of
 from launch.entry import STOPPED_EARLY
 from launch.exit_status import BAD_INPUT, BUSY, EXIT, FAILED, NO_CHECKPOINT
-from launch.paper_row import paper_row
 from launch.rendezvous import Node, NodeLost, Rendezvous, RendezvousError, free_port
 from launch.run_spec import RunSpec, complete_run_spec, describe
 from launch.standby import start_process, take_standby, worker_environment
@@ -51,7 +50,7 @@ def launch(config: RunConfig, origin: Origin, node: Node, *, patient: bool = Fal
                 return BAD_INPUT
             if node.is_first:
                 print(describe(spec), flush=True)
-            return _run(spec, rendezvous, stop_signals)
+            return _run(_Run(spec.freeze(), spec.config), rendezvous, stop_signals)
     except RendezvousError as problem:
         print(problem, file=sys.stderr)
         return BAD_INPUT
@@ -61,6 +60,33 @@ def launch(config: RunConfig, origin: Origin, node: Node, *, patient: bool = Fal
     except SystemExit as stopped:  # a stop signal before the workers were started
         print(STOPPED_EARLY, flush=True)
         return int(stopped.code or 0)
+
+
+def launch_frozen(run: RunFile) -> int:
+    """A run of this machine that a scheduler has validated, and whose data it has prepared."""
+    found = _Run(run, read_config(run.config))
+    try:
+        with StopSignals() as stop_signals, Rendezvous(Node(), 0.0) as rendezvous:
+            return _run(found, rendezvous, stop_signals)
+    except SystemExit as stopped:  # a stop signal before the workers were started
+        print(STOPPED_EARLY, flush=True)
+        return int(stopped.code or 0)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A frozen run, and its configuration again as read."""
+
+    file: RunFile
+    config: RunConfig
+
+    @property
+    def run_id(self) -> str:
+        return self.file.run_id
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.config.paths.outputs) / self.run_id
 
 
 def _complete_in_turn(config: RunConfig, origin: Origin, rendezvous: Rendezvous) -> RunSpec | None:
@@ -82,78 +108,62 @@ def _complete_in_turn(config: RunConfig, origin: Origin, rendezvous: Rendezvous)
     return None if any(rendezvous.gather(problem)) else spec
 
 
-def _run(spec: RunSpec, rendezvous: Rendezvous, stop_signals: StopSignals) -> int:
-    """Freezes the run, starts its workers and returns the launcher's exit status."""
+def _run(run: _Run, rendezvous: Rendezvous, stop_signals: StopSignals) -> int:
+    """Writes run.yaml, starts the workers and returns the launcher's exit status."""
     with ExitStack() as held:
-        ends = _take_folder(spec, held) if rendezvous.is_first else None
+        ends = _take_folder(run, held) if rendezvous.is_first else None
         ends = rendezvous.gather(ends)[0]
         if ends is not None:
             return int(ends)
-        if not _all_share_the_run(spec, rendezvous):
+        if not _all_share_the_run(run, rendezvous):
             return BAD_INPUT
-        each = int(spec.config.hardware.processes) // rendezvous.node.count
+        each = int(run.config.hardware.processes) // rendezvous.node.count
         ranks = range(rendezvous.node.rank * each, (rendezvous.node.rank + 1) * each)
-        stop_signals.send_to(spec.folder / "logs", rendezvous.node.rank, ranks)
+        stop_signals.send_to(run.folder / "logs", rendezvous.node.rank, ranks)
         try:
-            status = _run_attempts(spec, rendezvous, stop_signals)
+            status = _run_attempts(run, rendezvous, stop_signals)
         except NodeLost as lost:
             stop_signals.kill_workers()
             message = f"{lost}; rerun the same commands to resume from the last checkpoint"
-            status = _conclude(spec, rendezvous, "failed", message)
+            status = _conclude(run, rendezvous, "failed", message)
     print(f"{status.kind}: {status.message}", flush=True)
     if status.is_finished:
-        print(f"record: {spec.record_path}", flush=True)
+        print(f"record: {run.folder / RECORD_FILE}", flush=True)
     elif status.kind == "failed":
-        print(f"logs: {spec.folder / 'logs'}", file=sys.stderr, flush=True)
+        print(f"logs: {run.folder / 'logs'}", file=sys.stderr, flush=True)
     return EXIT[status.kind]
 
 
-def _take_folder(spec: RunSpec, held: ExitStack) -> int | None:
+def _take_folder(run: _Run, held: ExitStack) -> int | None:
     """Locks the run's folder and freezes the run; the exit status where there is nothing to run."""
-    folder = spec.folder
+    folder = run.folder
     try:
         held.enter_context(hold_run_folder(folder))
         if read_status(folder).is_finished:
             from launch.run_record import restore_record  # torch: for what a run has left only
 
-            if done := restore_record(spec):
+            if done := restore_record(folder, run.config):
                 print(done)
-            print(f"{spec.run_id} is finished already: {folder}")
+            print(f"{run.run_id} is finished already: {folder}")
             return 0
-        freeze(spec)
+        write_run_file(folder, run.file)
     except (RunFolderBusy, RecordError) as problem:
         print(problem, file=sys.stderr)
         return BUSY if isinstance(problem, RunFolderBusy) else NO_CHECKPOINT
     except OSError as problem:
-        outputs = spec.config.paths.outputs
+        outputs = run.config.paths.outputs
         print(f"paths.outputs={outputs} can't be written to: {problem}", file=sys.stderr)
         return BAD_INPUT
     return None
 
 
-def freeze(spec: RunSpec) -> None:
-    """Writes run.yaml, which is all that the workers read."""
-    experiment, own = spec.config.experiment, spec.origin.user_configs
-    name = f"experiment/{experiment}"
-    frozen = RunFile(
-        spec.run_id,
-        spec.fingerprint,
-        asdict(spec.config),
-        notes=header_of(own.get(f"{name}.yaml") or text_of(name)),
-        paper=paper_row(experiment),
-        changed_by_scale=spec.origin.changed_by_scale,
-        user_configs=own,
-    )
-    write_run_file(spec.folder, frozen)
-
-
-def _all_share_the_run(spec: RunSpec, rendezvous: Rendezvous) -> bool:
+def _all_share_the_run(run: _Run, rendezvous: Rendezvous) -> bool:
     """Whether all nodes were given the same run and see the first one's folder."""
-    file = spec.folder / RUN_FILE
-    run_id, content = rendezvous.gather([spec.run_id, _content(file)])[0]
+    file = run.folder / RUN_FILE
+    run_id, content = rendezvous.gather([run.run_id, _content(file)])[0]
     problem = ""
-    if spec.run_id != run_id:
-        problem = f"this is {spec.run_id}, but the first node runs {run_id}"
+    if run.run_id != run_id:
+        problem = f"this is {run.run_id}, but the first node runs {run_id}"
     else:
         limit = time.monotonic() + SECONDS_TO_SHARE  # network file systems take their time
         while _content(file) != content and time.monotonic() < limit:
@@ -172,19 +182,19 @@ def _content(file: Path) -> str:
         return ""
 
 
-def _run_attempts(spec: RunSpec, rendezvous: Rendezvous, stop_signals: StopSignals) -> Status:
+def _run_attempts(run: _Run, rendezvous: Rendezvous, stop_signals: StopSignals) -> Status:
     """Starts the workers; again, some times, after one was killed or stopped responding."""
-    folder, restarts = spec.folder, spec.config.hardware.max_restarts
+    folder, restarts = run.folder, run.config.hardware.max_restarts
     for attempt in range(restarts + 1):
         problem = _prepare_folder(folder, rendezvous, stop_signals)
         port = free_port() if rendezvous.node.count > 1 else 0
         nodes = rendezvous.gather([stop_signals.count, problem, port])
         problems = [problem for _, problem, _ in nodes if problem]
         if problems:
-            return _conclude(spec, rendezvous, "failed", problems[0])
+            return _conclude(run, rendezvous, "failed", problems[0])
         code = 0
         if not any(count for count, *_ in nodes):
-            code = _run_workers(spec, rendezvous, stop_signals, port=nodes[0][-1])
+            code = _run_workers(run, rendezvous, stop_signals, port=nodes[0][-1])
         stopped = any(count for _, count in rendezvous.gather([code, stop_signals.count]))
         found = read_status(folder) if rendezvous.is_first else Status()
         status = Status(**rendezvous.gather(asdict(found))[0])
@@ -192,11 +202,11 @@ def _run_attempts(spec: RunSpec, rendezvous: Rendezvous, stop_signals: StopSigna
             return status
         if stopped:
             message = "stopped at once on request; work since the last checkpoint is lost"
-            return _conclude(spec, rendezvous, "preempted", message)
+            return _conclude(run, rendezvous, "preempted", message)
         if attempt < restarts:
             print(f"a worker was lost; restart {attempt + 1} of {restarts}", flush=True)
     message = f"a worker was lost, and no restart of {restarts} is left"
-    return _conclude(spec, rendezvous, "failed", message)
+    return _conclude(run, rendezvous, "failed", message)
 
 
 def _prepare_folder(folder: Path, rendezvous: Rendezvous, stop_signals: StopSignals) -> str:
@@ -210,19 +220,17 @@ def _prepare_folder(folder: Path, rendezvous: Rendezvous, stop_signals: StopSign
     return ""
 
 
-def _conclude(spec: RunSpec, rendezvous: Rendezvous, kind: str, message: str) -> Status:
+def _conclude(run: _Run, rendezvous: Rendezvous, kind: str, message: str) -> Status:
     """The status of a run whose workers could not write it."""
     if rendezvous.is_first:
         with suppress(OSError):  # a full disk
-            write_status(spec.folder, kind, message)
+            write_status(run.folder, kind, message)
     return Status(kind, message)
 
 
-def _run_workers(
-    spec: RunSpec, rendezvous: Rendezvous, stop_signals: StopSignals, port: int
-) -> int:
+def _run_workers(run: _Run, rendezvous: Rendezvous, stop_signals: StopSignals, port: int) -> int:
     """Until all workers of this node have ended; the exit status of what started them."""
-    torchrun = _start_workers(spec, rendezvous.node, port)
+    torchrun = _start_workers(run, rendezvous.node, port)
     stop_signals.watch(torchrun)
     if rendezvous.node.count > 1:
         _watch_nodes(torchrun, rendezvous, stop_signals)
@@ -231,9 +239,9 @@ def _run_workers(
     return code
 
 
-def _start_workers(spec: RunSpec, node: Node, port: int) -> subprocess.Popen[bytes]:
+def _start_workers(run: _Run, node: Node, port: int) -> subprocess.Popen[bytes]:
     """Torchrun, whose death kills the workers; or the worker itself where there is only one."""
-    hardware, folder = spec.config.hardware, spec.folder
+    hardware, folder = run.config.hardware, run.folder
     environment = worker_environment(hardware.threads)
     if hardware.processes == 1:
         waiting = take_standby(folder, environment)

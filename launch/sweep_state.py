@@ -184,7 +184,7 @@ class SweepState:
     def _start(self, trial: Trial) -> Job:
         spec = self.spec(trial)
         log = self.logs / f"{spec.run_id.replace('/', '-')}.log"
-        job = Job(spec, [*self._overrides, *trial.overrides], log, label_of(trial))
+        job = Job(spec, log, label_of(trial))
         same = [other for other in self.known() if self.spec(other).run_id == spec.run_id]
         self._jobs[spec.run_id] = job, [trial, *(other for other in same if other is not trial)]
         return job

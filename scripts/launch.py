@@ -21,16 +21,17 @@ import sys
 from collections.abc import Sequence
 
 from engine.config import ConfigProblem
+from engine.records import RecordError, parse_run_file
 from launch.command_line import CommandLine, reports
 from launch.rendezvous import Node
 from launch.run_spec import complete_run_spec, describe, read_overrides
 from launch.show_config import add_config_flags, shown_config
 from launch.standby import discard_standby, start_standby
-from launch.supervise import launch
+from launch.supervise import launch, launch_frozen
 from tasks.base import DataProblem
 
 
-@reports(ConfigProblem, DataProblem)
+@reports(ConfigProblem, DataProblem, RecordError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status; never a traceback for a user's mistake."""
     parser = CommandLine("launch", __doc__)
@@ -38,7 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_config_flags(parser)
     what = "run every combination: key=a,b key=choice(a,b) key=range(3) group=glob(a*)"
     parser.add_argument("-m", "--multirun", action="store_true", help=what)
+    what = "run what a run.yaml from the standard input says, as a sweep does"
+    parser.add_argument("--frozen", action="store_true", help=what)
     options = parser.read(arguments)
+    if options.frozen:
+        return launch_frozen(parse_run_file(sys.stdin.buffer.read(), "the standard input"))
     if options.multirun:
         if options.cfg or options.info:
             parser.error("--cfg and --info show one run; with -m, plan_only=true shows the plan")

@@ -1,6 +1,6 @@
-"""`python fake_launcher.py ORDERS [override …]`: behaves like a launcher, in milliseconds.
+"""`python fake_launcher.py ORDERS <run.yaml`: behaves like a launcher, in milliseconds.
 
-ORDERS is a JSON file that says for the overrides of a run where its files go and what is to happen:
+ORDERS is a JSON file that says for the id of a run where its files go and what is to happen:
 "finish", "fail" or "diverge". A run counts its steps, saves when it is asked to stop and goes on
 from there, so that its result is wrong if a step is lost or made twice. When it began and ended,
 and what it saw of the machine, goes to the folder "events" beside ORDERS.
@@ -20,14 +20,10 @@ from typing import Any
 stopped = False
 
 
-def key_of(overrides: list[str]) -> str:
-    """What a run is known by: its overrides without the threads that it is given."""
-    return " ".join(one for one in overrides if not one.startswith("hardware.threads="))
-
-
 def main() -> int:
     orders = Path(sys.argv[1])
-    order: dict[str, Any] = json.loads(orders.read_text())[key_of(sys.argv[2:])]
+    run_id = sys.stdin.readline().removeprefix("run_id: ").strip()
+    order: dict[str, Any] = json.loads(orders.read_text())[run_id]
     signal.signal(signal.SIGTERM, stop)
     folder, state = Path(order["folder"]), Path(order["folder"], "state")
     folder.mkdir(parents=True, exist_ok=True)

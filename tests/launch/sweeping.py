@@ -55,7 +55,7 @@ def give_orders(
         }
         for part, change in (special or {}).items():
             order |= change if part in job.name else {}
-        orders[fake_launcher.key_of(job.arguments)] = order
+        orders[job.spec.run_id] = order
     path = folder / "orders.json"
     path.write_text(json.dumps(orders))
     command = (sys.executable, "-S", str(fake_launcher.__file__), str(path))

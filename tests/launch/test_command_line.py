@@ -15,13 +15,12 @@ from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
 from engine.config import ConfigProblem
-from engine.records import read_run_file
+from engine.records import read_run_file, write_run_file
 from launch.command_line import CommandLine, describe_groups
 from launch.completion import SET_UP, complete_line, complete_override
 from launch.compose import compose, searching
 from launch.config_files import CONFIGS, ROOT, options_of
 from launch.run_spec import make_run_spec
-from launch.supervise import freeze
 from launch.sweep import read_sweep
 from scripts import evaluate, launch, train
 from tests.launch.launching import command, run_folder
@@ -207,7 +206,7 @@ def test_a_run_of_the_users_own_config_records_its_text(own, tmp_path, capsys):
     arguments = ["experiment=mine/fast", "scale=smoke", "hardware=cpu"]
     paths = [f"paths.{name}={tmp_path / name}" for name in ("outputs", "data")]
     spec = make_run_spec([*arguments, *paths, *searching(own)])
-    freeze(spec)
+    write_run_file(spec.folder, spec.freeze())
     frozen = read_run_file(spec.folder)
     assert frozen.config["optimizer"]["lr"] == 0.02
     assert frozen.user_configs["experiment/mine/fast.yaml"] == OWN

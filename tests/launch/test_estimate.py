@@ -55,7 +55,7 @@ def log_step(spec: RunSpec, step: int) -> None:
 
 def end(remaining: RemainingTime, spec: RunSpec, hours: float, exit_status: int = 0) -> None:
     started = time.monotonic() - 3600 * hours
-    remaining.ended(Job(spec, [], Path("log"), started=started, exit_status=exit_status))
+    remaining.ended(Job(spec, Path("log"), started=started, exit_status=exit_status))
 
 
 def test_hours_come_from_runs_like_these_where_there_are_any(spec: RunSpec):

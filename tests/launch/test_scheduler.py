@@ -32,8 +32,7 @@ def make_jobs(spec: RunSpec, folder: Path, number: int) -> list[Job]:
     paths = replace(spec.config.paths, outputs=str(folder))
     own = replace(spec, config=replace(spec.config, paths=paths))
     return [
-        Job(replace(own, run_id=f"run-{n}"), [f"run={n}"], folder / f"{n}.log", f"run {n}")
-        for n in range(number)
+        Job(replace(own, run_id=f"run-{n}"), folder / f"{n}.log", f"run {n}") for n in range(number)
     ]
 
 

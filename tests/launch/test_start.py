@@ -7,16 +7,21 @@ import os
 import shutil
 import subprocess
 import sys
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
-from engine.records import read_record
+from engine.records import parse_run_file, read_record, read_run_file, run_file_text
 from engine.rows import read_rows
+from launch.run_spec import make_run_spec
+from scripts import launch as launcher
 from scripts import plan
 from tests.launch.launching import (
     ENDLESS,
     ROOT,
+    command,
     is_alive,
     launch,
+    result,
     run_folder,
     start,
     wait_for_end,
@@ -49,6 +54,27 @@ def test_a_finished_run_is_skipped(undisturbed):
     again = launch(folder)
     assert again.returncode == 0
     assert "is finished already" in again.stdout
+
+
+def test_a_scheduler_s_launcher_composes_nothing_and_makes_the_same_run(undisturbed, tmp_path):
+    """It is given the frozen run, and needs neither torch nor Hydra."""
+    spec = make_run_spec(command(tmp_path)[3:])
+    probe = "import sys; from scripts.launch import main; status = main(['--frozen']); " + (
+        "print({'torch', 'hydra'} & set(sys.modules)); sys.exit(status)"
+    )
+    text = run_file_text(spec.freeze())
+    given = [sys.executable, "-c", probe]
+    done = subprocess.run(given, input=text, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "set()"
+    assert result(tmp_path) == result(undisturbed[0])
+    assert read_run_file(run_folder(tmp_path)) == parse_run_file(text.encode(), "")
+
+
+def test_a_frozen_run_that_can_t_be_read_is_refused(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(b"run_id: [")))
+    assert launcher.main(["--frozen"]) == 2
+    assert capsys.readouterr().err.startswith("the standard input is not a run file: ")
 
 
 def test_nobody_outlives_a_killed_launcher_and_its_folder_is_its_own(tmp_path):

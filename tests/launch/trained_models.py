@@ -14,10 +14,9 @@ import pytest
 import torch
 from filelock import FileLock
 
-from engine.records import read_run_file, read_status
+from engine.records import read_run_file, read_status, write_run_file
 from launch import worker
 from launch.run_spec import make_run_spec
-from launch.supervise import freeze
 from launch.torchrun import PARENT
 from scripts.evaluate import main
 
@@ -46,7 +45,7 @@ def train(arguments: list[str]) -> Path:
     """A whole run in this process: what a worker does. The folder of the run."""
     spec = make_run_spec(arguments)
     spec.folder.mkdir(parents=True, exist_ok=True)
-    freeze(spec)
+    write_run_file(spec.folder, spec.freeze())
     with restored_threads():
         worker._train(spec.folder, [])
     assert read_status(spec.folder).is_finished
