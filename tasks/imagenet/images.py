@@ -110,6 +110,21 @@ def _png_decoder() -> Callable[[Tensor], Tensor]:
     return decoder
 
 
+class QuickPicture:
+    """A picture of a quick decoder; a part that it declines is decoded by Pillow."""
+
+    def __init__(self, data: bytes, quick: JpegPicture | PngPicture) -> None:
+        self.height, self.width, self.can_shrink = quick.height, quick.width, quick.can_shrink
+        self._data, self._quick = data, quick
+
+    def part(self, box: Box, shrink: int) -> np.ndarray:
+        """Pillow is the judge of files that are damaged."""
+        try:
+            return self._quick.part(box, shrink)
+        except Declined:
+            return PillowPicture(self._data).part(box, shrink)
+
+
 @dataclass(frozen=True)
 class Preprocessing:
     """Which code's way of cropping and resizing, and which share of an image a crop has at least.
@@ -134,33 +149,24 @@ def training_image(
     objects: Sequence[Object] = (),
 ) -> np.ndarray:
     """A random part of a file's image as a square, mirrored or not."""
-    data = _read(path)
-    quick = _quick_decoder(data)
-    if quick is not None:
-        state = random.getstate()
-        try:
-            return augment(quick(data), size, random, how, objects)
-        except Declined:
-            random.setstate(state)  # Pillow is the judge, and sees the same part
-    return augment(PillowPicture(data), size, random, how, objects)
+    return augment(open_picture(_read(path)), size, random, how, objects)
 
 
 def evaluation_image(path: str, size: int, how: Preprocessing = TORCHVISION) -> np.ndarray:
     """The middle square of a file's image with its shorter side at 8/7 of the square's."""
-    data = _read(path)
-    quick = _quick_decoder(data)
-    if quick is not None:
-        try:
-            return central(quick(data), size, how)
-        except Declined:
-            pass
-    return central(PillowPicture(data), size, how)
+    return central(open_picture(_read(path)), size, how)
 
 
-def _quick_decoder(data: bytes) -> Callable[[bytes], Picture] | None:
-    if data.startswith(JPEG_START) and is_available():
-        return JpegPicture
-    return PngPicture if data.startswith(PNG_START) else None
+def open_picture(data: bytes) -> Picture:
+    """A picture with the quickest decoder that takes the file."""
+    try:
+        if data.startswith(JPEG_START) and is_available():
+            return QuickPicture(data, JpegPicture(data))
+        if data.startswith(PNG_START):
+            return QuickPicture(data, PngPicture(data))
+    except Declined:
+        pass
+    return PillowPicture(data)
 
 
 def _read(path: str) -> bytes:

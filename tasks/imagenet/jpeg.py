@@ -46,10 +46,8 @@ class JpegPicture:
     can_shrink = True
 
     def __init__(self, data: bytes) -> None:
-        library, handle = _own_handle()
-        if library.tj3DecompressHeader(handle, data, len(data)) != 0:
-            raise Declined(library.tj3GetErrorStr(handle).decode())
         self._data = data
+        library, handle = self._read_header()
         self.height: int = library.tj3Get(handle, _HEIGHT)
         self.width: int = library.tj3Get(handle, _WIDTH)
         self._block = _BLOCK_WIDTH.get(library.tj3Get(handle, _SUBSAMPLING), 0)
@@ -58,6 +56,16 @@ class JpegPicture:
             raise Declined("not RGB, YCbCr or grey in eight bits")
         if not self._block:
             raise Declined("an unknown subsampling of colours")
+
+    def _read_header(self) -> tuple[Any, int]:
+        """The library and this thread's decompressor, which has read this picture's header last."""
+        library, handle = _own_handle()
+        if getattr(_of_thread, "header_of", None) is not self._data:
+            _of_thread.header_of = None
+            if library.tj3DecompressHeader(handle, self._data, len(self._data)) != 0:
+                raise Declined(library.tj3GetErrorStr(handle).decode())
+            _of_thread.header_of = self._data
+        return library, handle
 
     def part(self, box: Box, shrink: int) -> np.ndarray:
         """uint8 (height, width, 3): a part of the image that is reduced by `shrink`.
@@ -73,15 +81,15 @@ class JpegPicture:
         x1 = min(all_width, left + width + _MARGIN)
         y1 = min(all_height, top + height + _MARGIN)
         pixels = np.empty((y1 - y0, x1 - x0, 3), dtype=np.uint8)
-        library, handle = _own_handle()
+        library, handle = self._read_header()
         data = self._data
         region = _Region(x0, y0, x1 - x0, y1 - y0)
         if (
-            library.tj3DecompressHeader(handle, data, len(data))
-            or library.tj3SetScalingFactor(handle, _Factor(1, shrink))
+            library.tj3SetScalingFactor(handle, _Factor(1, shrink))
             or library.tj3SetCroppingRegion(handle, region)
             or library.tj3Decompress8(handle, data, len(data), pixels.ctypes.data, 0, _PIXELS_RGB)
         ):
+            _of_thread.header_of = None
             raise Declined(library.tj3GetErrorStr(handle).decode())
         return pixels[top - y0 : top - y0 + height, left - x0 : left - x0 + width]
 
