@@ -12,6 +12,7 @@ import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -23,7 +24,12 @@ MARK = "__dynamo_disable"  # on such a function: what torch calls in its place
 @contextmanager
 def torch_compiler_unloaded(*, unless: bool = False) -> Iterator[None]:
     """Such functions do not import the compiler when they are called inside; also a decorator."""
-    marked = [] if unless or COMPILER in sys.modules else _never_compiled()
+    marked: list[Any] = []
+    if not unless and COMPILER not in sys.modules:
+        import optim  # noqa: F401  # NovoGrad has such functions
+
+        found = _never_compiled(len(sys.modules))
+        marked = [function for function in found if not hasattr(function, MARK)]
     for function in marked:
         setattr(function, MARK, function)
     try:
@@ -33,18 +39,21 @@ def torch_compiler_unloaded(*, unless: bool = False) -> Iterator[None]:
             delattr(function, MARK)
 
 
-def _never_compiled() -> list[Any]:
-    """What `torch._disable_dynamo` has wrapped so far, in functions that share their code."""
-    import torch
+@lru_cache(maxsize=1)
+def _never_compiled(modules: int) -> list[Any]:
+    """What `torch._disable_dynamo` has wrapped so far, in functions that share their code.
 
-    import optim  # noqa: F401  # NovoGrad has such functions
+    Found among all objects there are, which takes a while, so again only when `modules`, the number
+    of those that are imported, has changed.
+    """
+    import torch
 
     code = next(c for c in torch._disable_dynamo.__code__.co_consts if isinstance(c, CodeType))
     wrappers = [f for f in gc.get_referrers(code) if isinstance(f, FunctionType)]
     # Not by `__wrapped__`, in which some have the function of another wrapper.
     place = code.co_freevars.index("fn")
     found = [f.__closure__[place].cell_contents for f in wrappers if f.__closure__]
-    return [f for f in found if isinstance(f, FunctionType) and not hasattr(f, MARK)]
+    return [f for f in found if isinstance(f, FunctionType)]
 
 
 def step_without_wrappers(optimizer: Any) -> None:
