@@ -21,6 +21,7 @@ EXPLANATIONS = {
     "passes": "After how many passes over the data does NovoGrad pay?",
     "variants": "Do the paper's variants of the algorithm differ from it?",
     "tensor_sizes": "Is NovoGrad behind here because large tensors move slowly?",
+    "words": "Which words make the difference on text, and which layers move?",
 }
 HOLDS, FAILS, UNDECIDED = "holds at this scale", "does not hold", "undecided"
 TESTED, NOT_RUN = "kept by tests", "not run"

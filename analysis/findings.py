@@ -12,9 +12,10 @@ from analysis.questions import OURS
 from analysis.robustness import ROBUSTNESS
 from analysis.trials import TrialResult
 from analysis.verdicts import Rule
+from analysis.words import WORDS
 from engine.records import RecordError, read_json
 
-QUESTIONS = {question.study: question for question in (*ENDINGS, *ROBUSTNESS)}
+QUESTIONS = {question.study: question for question in (*ENDINGS, *ROBUSTNESS, WORDS)}
 HALF = 0.51  # of Adam's state: a scalar for each tensor comes on top
 MEMORY_RULE = Rule(
     "Memory of the paper's four models with each optimizer, measured over two steps. Holds if "

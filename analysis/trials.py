@@ -36,6 +36,7 @@ STUDY_NAMES = (
     "passes",
     "variants",
     "tensor_sizes",
+    "words",
 )
 
 

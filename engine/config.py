@@ -204,6 +204,7 @@ ADDED_LATER: dict[str, Any] = {
     "data.filter_by": "recorded",
     "data.masks_over": "utterance",
     "data.preprocessing": "torchvision",
+    "data.word_ranks": [],
     "gradient.decay_before_larc": False,
     "init_sha256": None,
     "lr_per_tensor": "uniform",

@@ -187,7 +187,8 @@ class RunRecord:
         default_factory=dict
     )  # of the last weights, if final's are others
     skipped_steps: int = 0
-    meters: dict[str, float] = field(default_factory=dict)  # medians over the logged rows
+    # Medians over the logged rows, and means of update ratios where there was telemetry.
+    meters: dict[str, float] = field(default_factory=dict)
     signature: str = ""  # how the metrics are calculated
     curves: dict[str, dict[str, list[float]]] = field(default_factory=dict)  # thinned
     parameters: int = 0

@@ -18,6 +18,7 @@ ROWS_FILE = "metrics.jsonl"
 LINE_END = b"\n"
 CURVE_POINTS = 60  # of a record's curves
 TELEMETRY = "optimizer/"  # what columns of optimizer telemetry begin with
+UPDATE_RATIO = f"{TELEMETRY}update_ratio/"
 
 Row = dict[str, float]
 
@@ -174,6 +175,15 @@ class RowTail:
                     self._merged |= decode_row(line)
             self._offset = file.tell() - len(torn)
         return self._merged
+
+
+def mean_update_ratios(rows: Sequence[Row]) -> dict[str, float]:
+    """What a record keeps of optimizer telemetry: the mean of each layer group's column."""
+    names = {name for row in rows for name in row if name.startswith(UPDATE_RATIO)}
+    return {
+        name: _six_digits(float(np.mean([row[name] for row in rows if name in row])))
+        for name in sorted(names)
+    }
 
 
 def thin_curves(

@@ -29,7 +29,15 @@ from engine.records import (
     read_run_file,
     write_record,
 )
-from engine.rows import ROWS_FILE, RowArchive, read_rows, restore_rows, sort_rows, thin_curves
+from engine.rows import (
+    ROWS_FILE,
+    RowArchive,
+    mean_update_ratios,
+    read_rows,
+    restore_rows,
+    sort_rows,
+    thin_curves,
+)
 from engine.saving import as_bytes, open_store
 from engine.training_state import FitResult
 from launch.run_spec import complete_run_spec
@@ -105,7 +113,8 @@ def _write_record(
     environment: dict[str, Any],
     ended: datetime,
 ) -> None:
-    config, rows, initial = frozen.config, folder / ROWS_FILE, folder / INITIAL_FILE
+    config, file, initial = frozen.config, folder / ROWS_FILE, folder / INITIAL_FILE
+    rows = sort_rows(read_rows(file)) if file.exists() else []
     if initial.exists():  # whose weights the run began with, if not with random ones
         environment = environment | {"initial_model": read_json(initial)}
     if frozen.user_configs:  # the text of configs that the checkout does not have
@@ -126,9 +135,9 @@ def _write_record(
         status=result.status,
         last=result.last,
         skipped_steps=result.skipped,
-        meters=result.meters,
+        meters=result.meters | mean_update_ratios(rows),
         signature=task.signature(),
-        curves=thin_curves(sort_rows(read_rows(rows))) if rows.exists() else {},
+        curves=thin_curves(rows),
         parameters=sum(p.numel() for p in model.parameters()),
         data_manifest=task.data_manifest(),
     )

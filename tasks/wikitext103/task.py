@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,9 @@ class WikiTextDataOptions:
     train_first: int | None = None  # of these, only so many from the beginning
     validate_last: int | None = None  # validate on so many from the end, not on the valid text
     most_common: int | None = None  # words of the vocabulary; the others are <unk>
+    # [a, b]: evaluations also have the losses of the a commonest words, of the next up to b, and
+    # of the rest.
+    word_ranks: list[int] = field(default_factory=list)
     # How splits that do not name a protocol are evaluated; null: with the lengths of training.
     eval_segment: int | None = None
     eval_memory: int | None = None
@@ -98,6 +102,12 @@ class WikiText103(TextPredictions):
             value = getattr(self.data_options, name)
             if value is not None and value < 1:
                 raise DataProblem(f"data.{name}: must be at least 1 or null, not {value}")
+        ranks = [0, *self.data_options.word_ranks, self.model_options.vocabulary]
+        if any(low >= high for low, high in pairwise(ranks)):
+            raise DataProblem(
+                f"data.word_ranks={ranks[1:-1]}: must increase, from 1 on, and stay below the "
+                f"{ranks[-1]:,} words of model.vocabulary"
+            )
         self._check_protocol()
         make_data(self.data_options.make, MAKERS, self.root)
         check_files(self.root)
@@ -248,11 +258,29 @@ class WikiText103(TextPredictions):
         if self.predictions is not None:
             assert isinstance(batch, Segment)
             self.keep(model, batch, nll, carry)
-        return {"tokens": float(batch.units), "nll": total}, memory
+        counts = {"tokens": float(batch.units), "nll": total}
+        for name, low, high in self._word_bands:
+            own = (batch.tensors["targets"] >= low) & (batch.tensors["targets"] < high)
+            counts[f"tokens_{name}"] = float(own.sum().item())
+            counts[f"nll_{name}"] = torch.where(own, nll, 0.0).sum(dtype=torch.float64).item()
+        return counts, memory
 
     def summarize(self, split: str, counts: Mapping[str, float]) -> dict[str, float]:
-        loss = counts["nll"] / counts["tokens"]
-        return {"loss": loss, "ppl": math.exp(loss) if loss < 700 else math.inf}
+        tokens = counts["tokens"]
+        loss = counts["nll"] / tokens
+        found = {"loss": loss, "ppl": math.exp(loss) if loss < 700 else math.inf}
+        for name, *_ in self._word_bands:
+            own = counts[f"tokens_{name}"]
+            found |= {f"share_{name}": own / tokens}
+            found |= {f"loss_{name}": counts[f"nll_{name}"] / own} if own else {}
+        return found
+
+    @property
+    def _word_bands(self) -> list[tuple[str, int, int]]:
+        """Names and ids: the vocabulary is sorted by frequency."""
+        ranks = self.data_options.word_ranks
+        bounds = [0, *ranks, self.model_options.vocabulary] if ranks else []
+        return [(f"words_{low + 1}_{high}", low, high) for low, high in pairwise(bounds)]
 
     @property
     def _protocol(self) -> Protocol:

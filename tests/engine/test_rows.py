@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from engine.rows import read_rows, sort_rows, thin_curves
+from engine.rows import mean_update_ratios, read_rows, sort_rows, thin_curves
 
 
 def write(path, rows, end=b""):
@@ -53,6 +53,22 @@ class TestRows:
 
     def test_of_an_empty_file(self, tmp_path):
         assert read_rows(write(tmp_path / "m", [])) == []
+
+
+def test_of_telemetry_a_record_keeps_mean_update_ratios():
+    rows = [
+        {"step": 1, "train/loss": 2.0, "optimizer/update_ratio/head": 0.25},
+        {"step": 2, "train/loss": 1.0},
+        {
+            "step": 3,
+            "optimizer/update_ratio/head": 0.75,
+            "optimizer/update_ratio/body": 0.5,
+            "optimizer/gradient_norm/head": 7.0,
+        },
+    ]
+    expected = {"optimizer/update_ratio/body": 0.5, "optimizer/update_ratio/head": 0.5}
+    assert mean_update_ratios(rows) == expected
+    assert mean_update_ratios(rows[1:2]) == {}
 
 
 def test_the_curves_of_all_seeds_have_the_same_steps():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,34 @@ def test_perplexity(root: Path):
         "ppl": pytest.approx(math.e**2),
     }
     assert task.summarize("valid", {"tokens": 1.0, "nll": 1e6})["ppl"] == math.inf
+
+
+def test_losses_by_rank_are_parts_of_the_whole(root: Path):
+    task, plain = make(root), make(root)
+    task.data_options = replace(task.data_options, word_ranks=[10, 100])
+    model = task.build_model().double().eval()
+    (batch, *_), (same, *_) = (list(one.eval_batches("valid", Shard())) for one in (task, plain))
+    counts, _ = task.count(model, batch, None)
+    whole, _ = plain.count(model, same, None)
+    assert {name: counts[name] for name in whole} == whole
+    bands = ("words_1_10", "words_11_100", "words_101_401")
+    assert set(counts) - set(whole) == {f"{w}_{b}" for w in ("tokens", "nll") for b in bands}
+    assert sum(counts[f"tokens_{band}"] for band in bands) == whole["tokens"]
+    assert sum(counts[f"nll_{band}"] for band in bands) == pytest.approx(whole["nll"], rel=1e-14)
+    found = task.summarize("valid", counts)
+    parts = [found[f"share_{band}"] * found[f"loss_{band}"] for band in bands]
+    assert sum(parts) == pytest.approx(found["loss"], rel=1e-14)
+    assert task.summarize("valid", counts | {"tokens_words_1_10": 0.0}).keys() == found.keys() - {
+        "loss_words_1_10"
+    }
+
+
+@pytest.mark.parametrize("ranks", [[0], [5, 5], [7, 3], [401], [-1, 10]])
+def test_ranks_that_are_no_ranks_are_refused(root: Path, ranks: list[int]):
+    task = make(root)
+    task.data_options = replace(task.data_options, word_ranks=ranks)
+    with pytest.raises(DataProblem, match=r"data\.word_ranks=\[.*below the 401 words"):
+        task.prepare_data()
 
 
 def test_unigrams_with_add_one_smoothing(root: Path):
