@@ -46,9 +46,9 @@ def _headline(trials: DataTrials) -> DataAnswer | None:
     if OURS not in seeds:
         return DataAnswer(f"{name} {DIVERGED} against {other} (behind)", {label: numbers})
     text = f"{name} {fmean(seeds[OURS].values()):.2f} against {other}"
-    if len(set(seeds[OURS]) & set(seeds[best])) < 2:
-        return DataAnswer(f"{text} (too few seeds)", {label: numbers}, counts=False)
     lead = trials.lead(seeds[OURS], seeds[best])
+    if lead is None:
+        return DataAnswer(f"{text} (too few seeds)", {label: numbers}, counts=False)
     behind = lead.high < 0 and lead.mean < -100 * SLACK
     tells = lead.excludes_zero or lead.high - lead.low <= 2 * 100 * WITHIN
     remark = "seeds can't tell" if not tells else "behind" if behind else ""
@@ -174,9 +174,10 @@ def _differences(trials: DataTrials) -> dict[float, tuple[str, PairedDifference]
         seeds = {name: by_seed(trials.runs(name).get(at, ())) for name in trials.optimizers}
         seeds = {name: values for name, values in seeds.items() if len(values) > 1}
         other = trials.best_other(seeds)
-        if other is None or OURS not in seeds or len(set(seeds[OURS]) & set(seeds[other])) < 2:
+        if other is None or OURS not in seeds:
             continue
-        found[at] = other, trials.lead(seeds[OURS], seeds[other])
+        if lead := trials.lead(seeds[OURS], seeds[other]):
+            found[at] = other, lead
     return found
 
 

@@ -69,8 +69,12 @@ class DataTrials:
         sign = quality_sign(self.metric)
         return max(others, key=lambda n: sign * fmean(seeds[n].values()), default=None)
 
-    def lead(self, ours: Mapping[int, float], others: Mapping[int, float]) -> PairedDifference:
-        """By how many percent of the others' mean we are better, paired by seed."""
+    def lead(
+        self, ours: Mapping[int, float], others: Mapping[int, float]
+    ) -> PairedDifference | None:
+        """By how many percent of the others' mean we are better, paired by at least two seeds."""
+        if not others:
+            return None
         unit = 100 * quality_sign(self.metric) / abs(fmean(others.values()))
         return paired_interval(
             {seed: unit * q for seed, q in ours.items()},

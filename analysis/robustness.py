@@ -150,11 +150,7 @@ def _variants(trials: DataTrials) -> DataAnswer | None:
     plain = by_seed(trials.runs(OURS).get(0.0, ()))
     series = dict.fromkeys(one.trial.series for one in trials.of(OURS) if one.trial.series)
     seeds = {name: by_seed(trials.runs(OURS, name).get(0.0, ())) for name in series}
-    leads = {
-        name: trials.lead(own, plain)
-        for name, own in seeds.items()
-        if len(set(own) & set(plain)) > 1
-    }
+    leads = {name: lead for name, own in seeds.items() if (lead := trials.lead(own, plain))}
     gone = [name for name, own in seeds.items() if not own]  # a run of it diverged
     if not plain or not (leads or gone):
         return None

@@ -37,14 +37,14 @@ class PairedDifference:
 
 def paired_interval(
     ours: Mapping[int, float], others: Mapping[int, float], confidence: float = CONFIDENCE
-) -> PairedDifference:
-    """Student's t interval of the mean difference over common seeds, at least two."""
+) -> PairedDifference | None:
+    """Student's t interval of the mean difference over common seeds; None for less than two."""
     # What scipy.stats.t.ppf calls; importing scipy.stats takes a second.
     from scipy.special import stdtrit  # type: ignore[import-untyped]
 
     seeds = sorted(set(ours) & set(others))
     if len(seeds) < 2:
-        raise ValueError(f"a paired interval needs two common seeds, not {len(seeds)}")
+        return None
     differences = [ours[seed] - others[seed] for seed in seeds]
     mean, spread, pairs = fmean(differences), stdev(differences), len(differences)
     half = float(stdtrit(pairs - 1, (1 + confidence) / 2)) * (spread / math.sqrt(pairs))

@@ -21,28 +21,29 @@ Parts = Mapping[int, float]  # by seed: what words add to the mean loss of all w
 def _words(trials: DataTrials) -> DataAnswer | None:
     seeds = {name: found for name in trials.optimizers if (found := by_seed(trials.of(name)))}
     best = trials.best_other(seeds)
-    if OURS not in seeds or best is None or len(set(seeds[OURS]) & set(seeds[best])) < 2:
+    if OURS not in seeds or best is None:
         return None
     ours, others = trials.of(OURS), trials.of(best)
     split = trials.metric.partition("/")[0]
     bands = _bands(ours[0], split)
-    if not bands:
-        return None
 
-    def gain(some: Sequence[str]) -> PairedDifference:
+    def gain(some: Sequence[str]) -> PairedDifference | None:
         return paired_interval(_parts(others, split, some), _parts(ours, split, some))
 
+    whole, rare = gain(bands), gain(bands[-1:])
+    if not bands or whole is None or rare is None:
+        return None
     numbers = {}
     for band in bands:
         losses = {name: _mean(trials.of(name), f"{split}/loss_{band}") for name in (best, OURS)}
         own = gain([band])
+        assert own is not None
         numbers[f"{trials.data}, {_spelled(band)}"] = by_name(losses) | {
             "share of all words, %": 100 * _mean(ours, f"{split}/share_{band}"),
             "gain, nats": own.mean,
             "low": own.low,
             "high": own.high,
         }
-    whole, rare = gain(bands), gain(bands[-1:])
     return DataAnswer(
         f"{trials.data}: {whole.mean:+.3f} nats per word against {OPTIMIZERS[best]}, of which "
         f"{rare.mean:+.3f} [{rare.low:+.3f}, {rare.high:+.3f}] on {_spelled(bands[-1])}",
