@@ -1,10 +1,13 @@
-"""Trials and records that no run has made."""
+"""Trials and records that no run has made, and the verdicts on them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from analysis.claims import UNDECIDED, StudyResult
+from analysis.findings import QUESTIONS
 from analysis.trials import Trial, TrialResult
 from engine.records import RunRecord
 
@@ -77,3 +80,16 @@ def along(
         for name, values in of.items()
         for at, value in values.items()
     ]
+
+
+def judge(study: str, results: list[TrialResult]) -> StudyResult:
+    """The finding; of one data set twice, if there is one: alone it decides nothing."""
+    if {one.trial.data for one in results} == {"one"}:
+        alone = QUESTIONS[study].result(results)
+        assert alone is not None
+        assert alone.verdict == UNDECIDED
+        twins = [replace(one, trial=replace(one.trial, data="twin")) for one in results]
+        results = results + twins
+    found = QUESTIONS[study].result(results)
+    assert found is not None
+    return found
