@@ -13,8 +13,8 @@ from rich.text import Text
 
 from analysis.charts import optimizer_of
 from analysis.metrics import metric_of, split_of
-from analysis.paper import Table
-from analysis.summaries import make_cell
+from analysis.paper import OPTIMIZERS, Table
+from analysis.summaries import NOT_RUN, make_cell
 from engine.formats import format_number
 from engine.records import RunRecord
 
@@ -91,3 +91,21 @@ def numbers_table(
         else:
             rows.append([name, format_number(value), *[""] * (len(columns) - 1)])
     return ["", *(columns or ["value"])], rows
+
+
+def headline_numbers(
+    numbers: Mapping[str, Mapping[str, float]],
+) -> tuple[list[str], list[list[str]]]:
+    """The same for the study's headline: "43.7 ± 0.7" of each optimizer, "+2.1 [+1.0, +3.2]"."""
+    found = [name for name in OPTIMIZERS.values() if any(name in own for own in numbers.values())]
+    rows = []
+    for data, own in numbers.items():
+        cells = [data]
+        for name in found:
+            spread = f" ± {own[f'{name} ±']:.1f}" if f"{name} ±" in own else ""
+            cells.append(f"{own[name]:.1f}{spread}" if name in own else "")
+        lead = "{:+.1f} [{:+.1f}, {:+.1f}]"
+        known = "low" in own
+        cells.append(lead.format(own["lead, %"], own["low"], own["high"]) if known else NOT_RUN)
+        rows.append(cells)
+    return ["", *found, "lead, %"], rows

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from analysis.paper import read_paper
-from analysis.tables import numbers_table, paper_table, text_table
+from analysis.tables import headline_numbers, numbers_table, paper_table, text_table
 from analysis.templating import Markdown, escape, markdown_table
 from engine.records import RunRecord
 from tests.analysis.fakes import raw_record
@@ -109,3 +109,18 @@ def test_markdown_shows_texts_as_they_are(text, escaped):
 def test_markdown_tables_keep_their_cells():
     text = markdown_table(["a|b", "c"], [["x\ny", Markdown("`p|q`")]])
     assert text == "| a\\|b | c |\n| --- | --- |\n| x y | `p\\|q` |"
+
+
+def test_the_headline_s_numbers_have_spreads_and_leads():
+    known = {"Adam": 50.04, "Adam ±": 0.66, "NovoGrad": 48.0, "NovoGrad ±": 1.0}
+    head, rows = headline_numbers(
+        {
+            "one, BLEU": known | {"lead, %": -4.08, "low": -6.0, "high": -2.0},
+            "other, perplexity": {"SGD": 9.96, "NovoGrad": 8.0},
+        }
+    )
+    assert head == ["", "SGD", "Adam", "NovoGrad", "lead, %"]
+    assert rows == [
+        ["one, BLEU", "", "50.0 ± 0.7", "48.0 ± 1.0", "-4.1 [-6.0, -2.0]"],
+        ["other, perplexity", "10.0", "", "8.0", "not run"],
+    ]
