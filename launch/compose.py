@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from engine.config import ConfigProblem, read_config, recipe_fingerprint
+from engine.config import ConfigProblem
 from engine.scaling import Multiply, changes, covers, flat, multiply
 from engine.schema import read_dataclass
 from launch.config_files import (
@@ -178,7 +178,7 @@ def _parse(text: str, problems: list[str]) -> Any:
         return None
 
 
-@lru_cache(maxsize=1)
+@cache
 def _parser() -> Any:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
@@ -252,7 +252,28 @@ def _hydra(configs: Path) -> Iterator[Any]:
         "data_root", lambda: os.environ.get("DATA_ROOT") or "data", replace=True
     )
     with _as_config_problems(), initialize_config_dir(str(configs), version_base="1.3"):
+        _parse_files_once()
         yield GlobalHydra.instance().config_loader()
+
+
+@cache
+def _parse_files_once() -> None:
+    """Has Hydra remember the files that it has parsed: most of the time goes into parsing YAML."""
+    from hydra._internal.core_plugins.file_config_source import FileConfigSource
+    from hydra._internal.sources_registry import SourcesRegistry
+
+    parsed: dict[tuple[Any, ...], Any] = {}
+
+    class Remembering(FileConfigSource):
+        def load_config(self, config_path: str) -> Any:
+            file = Path(self.path, self._normalize_file_name(config_path))
+            stat = file.stat()
+            key = (self.provider, file, stat.st_mtime_ns, stat.st_size)
+            if key not in parsed:
+                parsed[key] = super().load_config(config_path)
+            return copy.deepcopy(parsed[key])  # Hydra changes what it is given
+
+    SourcesRegistry.instance().types[FileConfigSource.scheme()] = Remembering
 
 
 @lru_cache(maxsize=512)  # a sweep composes the same groups again and again
@@ -319,19 +340,6 @@ def _defaults(folders: tuple[Path, ...], groups: Sequence[str]) -> list[tuple[st
         for one in found.defaults
         if not str(one.config_path).startswith("hydra/")
     ]
-
-
-def recipe_fingerprints(wanted: Iterable[tuple[str, str]]) -> set[str]:
-    """Of experiments at scales, as they are configured now; one that is gone has none.
-
-    Needs neither data nor a device.
-    """
-    known = set(options_of("experiment"))
-    return {
-        recipe_fingerprint(read_config(compose([f"experiment={experiment}", f"scale={scale}"])))
-        for experiment, scale in sorted(set(wanted))
-        if experiment in known
-    }
 
 
 def _user_configs(folders: tuple[Path, ...], groups: Sequence[str]) -> dict[str, str]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from engine.config import ConfigProblem, PathsConfig, RunConfig, recipe_fingerprint
+from engine.config import ConfigProblem, PathsConfig, RunConfig, read_config, recipe_fingerprint
 from engine.plan import Plan, make_plan, micro_batches_of
 from engine.records import RECORD_FILE, RecordError, RunFile, RunRecord, read_record, read_status
 from engine.schema import read_dataclass
-from launch.compose import Origin, collect
+from launch.compose import Origin, collect, compose, options_of
 from launch.config_files import ROOT, header_of, text_of
 from launch.device_check import describe_device
 from launch.hardware import check_shared_memory, resolve_for, visible_gpus
@@ -161,6 +161,19 @@ def check_packages() -> None:
             raise ConfigProblem(
                 [f"{module.__name__} was imported from elsewhere: run from the checkout's root"]
             )
+
+
+def recipe_fingerprints(wanted: Iterable[tuple[str, str]]) -> set[str]:
+    """Of experiments at scales, as they are configured now; one that is gone has none.
+
+    Needs neither data nor a device.
+    """
+    known = set(options_of("experiment"))
+    return {
+        recipe_fingerprint(read_config(compose([f"experiment={experiment}", f"scale={scale}"])))
+        for experiment, scale in sorted(set(wanted))
+        if experiment in known
+    }
 
 
 def describe(spec: RunSpec, *, share: bool = False) -> str:

@@ -21,7 +21,7 @@ from engine.config import ConfigProblem
 from engine.records import read_record, read_records
 from launch import experiment_jobs as runs
 from launch.command_line import CommandLine, reports
-from launch.compose import recipe_fingerprints
+from launch.run_spec import recipe_fingerprints
 from launch.scheduler import Job
 from tasks.base import DataProblem
 from tasks.catalog import TASKS

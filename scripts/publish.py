@@ -24,8 +24,8 @@ from analysis.publish import (
 )
 from engine.records import RecordError, read_records
 from launch.command_line import CommandLine, reports
-from launch.compose import recipe_fingerprints
 from launch.config_files import ROOT
+from launch.run_spec import recipe_fingerprints
 
 
 @reports(RecordError, OSError)

@@ -21,8 +21,8 @@ from analysis.pages import tracked_files, write_own_page
 from engine import wandb_runs
 from engine.config import ConfigProblem
 from launch.command_line import CommandLine, reports
-from launch.compose import recipe_fingerprints
 from launch.config_files import ROOT
+from launch.run_spec import recipe_fingerprints
 from tasks.files import write_atomically
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from analysis.pages import markers
-from launch.compose import recipe_fingerprints
-from launch.run_spec import make_run_spec
+from launch.run_spec import make_run_spec, recipe_fingerprints
 from scripts.report import main
 from tests.analysis.fakes import raw_record, write_raw
 from tests.analysis.test_report import visible

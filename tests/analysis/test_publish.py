@@ -11,7 +11,7 @@ import pytest
 from analysis.publish import publish
 from analysis.reproduction import differences
 from engine.records import read_record
-from launch.compose import recipe_fingerprints
+from launch.run_spec import recipe_fingerprints
 from scripts.publish import main
 from tests.analysis.fakes import raw_record, write_raw
 

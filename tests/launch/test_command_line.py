@@ -69,7 +69,7 @@ for name in {SCRIPTS}:
     assert text.getvalue().endswith("is not an option; did you mean '--help'?\\n"), text.getvalue()
     loaded = {{"torch", "hydra", "matplotlib", "wandb"}} & set(sys.modules)
     assert not loaded, f"{{name}} --help imports {{loaded}}"
-from launch.compose import recipe_fingerprints
+from launch.run_spec import recipe_fingerprints
 recipe_fingerprints([("imagenet/novograd_100ep", "mini")])
 assert "torch" not in sys.modules
 """
