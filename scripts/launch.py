@@ -43,6 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--frozen", action="store_true", help=what)
     options = parser.read(arguments)
     if options.frozen:
+        if options.overrides or options.multirun or options.cfg or options.info:
+            parser.error("--frozen runs what it reads, as it stands: leave out all else")
         return launch_frozen(parse_run_file(sys.stdin.buffer.read(), "the standard input"))
     if options.multirun:
         if options.cfg or options.info:

@@ -10,6 +10,8 @@ import sys
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
+import pytest
+
 from engine.records import parse_run_file, read_record, read_run_file, run_file_text
 from engine.rows import read_rows
 from launch.run_spec import make_run_spec
@@ -75,6 +77,10 @@ def test_a_frozen_run_that_can_t_be_read_is_refused(capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(b"run_id: [")))
     assert launcher.main(["--frozen"]) == 2
     assert capsys.readouterr().err.startswith("the standard input is not a run file: ")
+    for more in ("seed=1", "-m"):
+        with pytest.raises(SystemExit, match="2"):
+            launcher.main(["--frozen", more])
+        assert "--frozen runs what it reads" in capsys.readouterr().err
 
 
 def test_nobody_outlives_a_killed_launcher_and_its_folder_is_its_own(tmp_path):
