@@ -115,13 +115,18 @@ def study_runs(
 
 
 def publish_trials(outputs: Path, results: Path) -> list[Path]:
-    """Copies the studies' tables once the records of all their finished runs are published."""
+    """Copies the studies' tables once the records of all their finished runs are published.
+
+    Published trials of data sets that were not run in `outputs` stay.
+    """
     published = {record.run_id: record for record in read_records(results / "runs")}
     written = []
     for name in PAGES:
         if trials := read_trials(outputs / name / TRIALS_FILE, published):
             path = results / "studies" / name / TRIALS_FILE
-            write_atomically(path, to_csv(trials).encode())
+            own = {one.trial.data for one in trials}
+            others = [one for one in read_trials(path, published) if one.trial.data not in own]
+            write_atomically(path, to_csv([*trials, *others]).encode())
             written.append(path)
     return written
 

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from analysis.publish import publish
+from analysis.publish import publish, publish_trials
 from analysis.reproduction import differences
-from engine.records import read_record
+from analysis.trials import STUDY, TRIALS_FILE, to_csv
+from engine.records import read_record, write_record
 from launch.run_spec import recipe_fingerprints
 from scripts.publish import main
+from tests.analysis.fake_trials import result
 from tests.analysis.fakes import raw_record, write_raw
 
 EXPERIMENT = "imagenet/sgd_100ep"
@@ -174,3 +176,19 @@ def test_a_study_is_published_with_its_table_or_not_at_all(root, capsys):
     add(root, fingerprint="overridden", dirty=True, final={"val/top1": 1.0})
     assert main(["--study"], root) == 1
     assert not table.exists()
+
+
+def test_a_study_of_one_data_set_keeps_the_published_trials_of_the_others(tmp_path):
+    outputs, results = tmp_path / "outputs", tmp_path / "results"
+    earlier, now, elsewhere = (
+        result(run_id=f"imagenet/novograd_100ep-{number}-s0", data=data, at=at)
+        for number, (data, at) in enumerate([("one", 1.0), ("one", 2.0), ("two", 1.0)])
+    )
+    for one in (earlier, now, elsewhere):
+        write_record(results / "runs" / f"{one.run_id}.json", one.record)
+    ours, published = (top / STUDY / TRIALS_FILE for top in (outputs, results / "studies"))
+    for path, trials in ((ours, [now]), (published, [earlier, elsewhere])):
+        path.parent.mkdir(parents=True)
+        path.write_text(to_csv(trials))
+    assert publish_trials(outputs, results) == [published]
+    assert published.read_text() == to_csv([now, elsewhere])
