@@ -185,6 +185,7 @@ def test_a_study_of_one_data_set_keeps_the_published_trials_of_the_others(tmp_pa
         for number, (data, at) in enumerate([("one", 1.0), ("one", 2.0), ("two", 1.0)])
     )
     for one in (earlier, now, elsewhere):
+        assert one.record
         write_record(results / "runs" / f"{one.run_id}.json", one.record)
     ours, published = (top / STUDY / TRIALS_FILE for top in (outputs, results / "studies"))
     for path, trials in ((ours, [now]), (published, [earlier, elsewhere])):
