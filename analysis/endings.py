@@ -228,7 +228,7 @@ def _mean_train_loss(runs: Sequence[TrialResult]) -> float | None:
 
 
 def _generalisation_gap(runs: Sequence[TrialResult]) -> float | None:
-    """By how much the loss on validation data is above the training loss at the end."""
+    """By how much the loss on held-out data is above the training loss at the end."""
     split = runs[0].trial.metric.partition("/")[0]
     losses = [loss for one in runs if (loss := one.final(f"{split}/loss")) is not None]
     training = _mean_train_loss(runs)
@@ -256,26 +256,27 @@ ENDINGS = (
     Question(
         "longer_training",
         Rule(
-            "Validation after one, two and three times the epochs, and the training loss beside "
-            "it. Holds if NovoGrad's quality after three times the epochs is not worse than the "
-            "best of the three by more than {slack:g} %, on all data sets; does not hold if it is "
-            "worse on all.",
+            "The metric on held-out data after one, two and three times the epochs, and the "
+            "training loss beside it. Holds if NovoGrad's quality after three times the epochs is "
+            "not worse than the best of the three by more than {slack:g} %, on all data sets; "
+            "does not hold if it is worse on all.",
             PERCENT,
         ),
         _longer_training,
         "Not worse after three times the epochs on {good} of {counted} data sets. NovoGrad's "
-        "validation after 1, 2 and 3 times: {texts}.",
+        "metric after 1, 2 and 3 times: {texts}.",
     ),
     Question(
         "regularisation",
         Rule(
             "What many epochs over a small part of the training data do, where they can overfit. "
-            "Lost: after three times the epochs, relative to the best of one, two and three times. "
-            "Gap: the validation loss less the training loss, at the end. Only data sets count on "
-            "which an optimizer loses more than {slack:g} %: on the others none overfits. An "
-            "optimizer that learns less also overfits less, so losing little is not enough. Holds "
-            "if NovoGrad loses less than {slack:g} %, or least, and ends at most {slack:g} % "
-            "behind the best other one, on all data sets; does not hold if it loses least on none.",
+            "Lost: after three times the epochs, relative to the best of one, two and three "
+            "times. Gap: the loss on held-out data less the training loss, at the end. Only data "
+            "sets count on which an optimizer loses more than {slack:g} %: on the others none "
+            "overfits. An optimizer that learns less also overfits less, so losing little is not "
+            "enough. Holds if NovoGrad loses less than {slack:g} %, or least, and ends at most "
+            "{slack:g} % behind the best other one, on all data sets; does not hold if it loses "
+            "least on none.",
             PERCENT,
         ),
         _regularisation,
