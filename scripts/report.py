@@ -4,8 +4,9 @@
 
 Writes `results/REPORT.md`, `results/report.html`, `results/STUDY.md`, the study's charts,
 `docs/performance.md` and the tables in README.md from published records only: the same files give
-the same bytes. `--check` writes nothing and names what is stale. `--own` writes
-`outputs/report.html` instead, which also shows the runs below `outputs/`, marked as not published;
+the same bytes. Where neither these nor the code have changed since the last time, nothing is
+rendered. `--check` writes no page and names what is stale. `--own` writes `outputs/report.html`
+instead, which also shows the runs below `outputs/`, marked as not published;
 `--from-wandb ENTITY/PROJECT` does the same with finished runs that W&B has, too.
 
 Exit status: 0 written, or up to date · 1 stale · 2 a file or W&B project that can't be used.
@@ -17,12 +18,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.pages import tracked_files, write_own_page
+from analysis.unchanged import is_unchanged, remember
 from engine import wandb_runs
 from engine.config import ConfigProblem
 from launch.command_line import CommandLine, reports
 from launch.config_files import ROOT
-from launch.run_spec import recipe_fingerprints
 from tasks.files import write_atomically
 
 
@@ -31,14 +31,21 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     """From records to pages."""
     parser = CommandLine("report", __doc__)
     mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--check", action="store_true", help="write nothing; 1 if anything is stale")
+    mode.add_argument("--check", action="store_true", help="write no page; 1 if anything is stale")
     mode.add_argument("--own", action="store_true", help="a page with the runs of this checkout")
     mode.add_argument("--from-wandb", metavar="ENTITY/PROJECT", help="--own, and runs from W&B")
     parser.add_argument("--outputs", type=Path, default=root / "outputs", help="of --own")
     options = parser.read(arguments)
     if options.from_wandb and not wandb_runs.is_project(options.from_wandb):
         parser.error(f"--from-wandb {options.from_wandb}: write ENTITY/PROJECT")
-    if options.own or options.from_wandb:
+    is_own = options.own or options.from_wandb
+    if not is_own and is_unchanged(root):
+        print("the report is up to date")
+        return 0
+    from analysis.pages import tracked_files, write_own_page  # and with them libraries that draw
+    from launch.run_spec import recipe_fingerprints
+
+    if is_own:
         others = wandb_runs.read_records(options.from_wandb) if options.from_wandb else []
         page = write_own_page(options.outputs, recipe_fingerprints, root, others)
         print(f"wrote {page}")
@@ -52,9 +59,12 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
         else:
             write_atomically(path, text.encode(), durable=False)
             print(f"wrote {name}")
+    if stale and options.check:
+        return 1
+    remember(root)
     if not stale:
         print("the report is up to date")
-    return 1 if stale and options.check else 0
+    return 0
 
 
 def _read(path: Path) -> str | None:

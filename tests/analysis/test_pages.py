@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from analysis.pages import markers
+from analysis.unchanged import STAMP
 from launch.run_spec import make_run_spec, recipe_fingerprints
 from scripts.report import main
 from tests.analysis.fakes import raw_record, write_raw
@@ -50,6 +51,7 @@ def test_written_then_up_to_date_then_stale(root, capsys):
     assert main([], root) == 0
     assert {name: (root / name).read_bytes() for name in WRITTEN} == before
     assert "The end." in before["README.md"].decode()
+    assert list((root / "outputs").iterdir()) == [root / STAMP]
     (root / "results" / "REPORT.md").write_text("by hand")
     capsys.readouterr()
     assert main(["--check"], root) == 1

@@ -207,7 +207,7 @@ class TestRecords:
             given.extend(others)
             return "report.html"
 
-        monkeypatch.setattr(report, "write_own_page", write)
+        monkeypatch.setattr("analysis.pages.write_own_page", write)
         assert report.main(["--from-wandb", "me/novograd"]) == 0
         (found,) = given
         assert found.url == "https://wandb.example/x"

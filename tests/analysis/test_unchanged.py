@@ -1,0 +1,52 @@
+"""A report is rendered again after any change of what it is made of."""
+
+from __future__ import annotations
+
+import pytest
+
+from analysis import unchanged
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    monkeypatch.setattr(unchanged, "ROOT", tmp_path)
+    for name in ("analysis/pages.py", "configs/a.yaml", "results/runs/a.json", "README.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("as it was")
+    assert not unchanged.is_unchanged(tmp_path)
+    unchanged.remember(tmp_path)
+    assert unchanged.is_unchanged(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "name", ["analysis/pages.py", "configs/a.yaml", "results/runs/a.json", "README.md"]
+)
+def test_notices_a_file_that_is_changed_or_gone(root, name):
+    (root / name).write_text("as it is")
+    assert not unchanged.is_unchanged(root)
+    (root / name).write_text("as it was")
+    assert unchanged.is_unchanged(root)
+    (root / name).unlink()
+    assert not unchanged.is_unchanged(root)
+
+
+def test_notices_a_new_file_and_another_name_but_no_run_of_ones_own(root):
+    (root / "outputs" / "run").mkdir(parents=True)
+    (root / "outputs" / "run" / "record.json").write_text("{}")
+    (root / "analysis" / "__pycache__").mkdir()
+    (root / "analysis" / "__pycache__" / "pages.pyc").write_text("")
+    assert unchanged.is_unchanged(root)
+    (root / "results" / "runs" / "a.json").rename(root / "results" / "runs" / "b.json")
+    assert not unchanged.is_unchanged(root)
+    unchanged.remember(root)
+    (root / "results" / "runs" / "c.json").write_text("")
+    assert not unchanged.is_unchanged(root)
+
+
+def test_renders_again_where_nothing_can_be_noted(root):
+    (root / "outputs" / ".report.sha256").unlink()
+    (root / "outputs").rmdir()
+    (root / "outputs").write_text("a file")
+    unchanged.remember(root)
+    assert not unchanged.is_unchanged(root)
