@@ -147,11 +147,7 @@ def _passes(trials: DataTrials) -> DataAnswer | None:
         }
         for at, (_, one) in differences.items()
     }
-    before = "".join(
-        f"{lead.mean:+.1f} % after {at:g}, "
-        for at, lead in zip(places[:-1], leads[:-1], strict=True)
-    )
-    text = f"{trials.data}: {before}{last} after {places[-1]:g}, against {OPTIMIZERS[last_other]}"
+    text = f"{trials.data} {last} after {places[-1]:g}, against {OPTIMIZERS[last_other]}"
     return DataAnswer(
         text,
         numbers,
@@ -295,8 +291,7 @@ ENDINGS = (
             {"confidence": 100 * CONFIDENCE},
         ),
         _passes,
-        "Ahead at the most passes on {good} of {counted} data sets. By the number of passes: "
-        "{texts}.",
+        "Ahead at the most passes on {good} of {counted} data sets: {texts}.",
         overview=Chart(
             "NovoGrad's lead over the best other optimizer",
             PASSES,

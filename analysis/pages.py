@@ -17,7 +17,7 @@ from analysis.report_views import RECORD_HEAD, SCALE_NOTE, Report, record_cells
 from analysis.scaling import render_scaling
 from analysis.study_page import PAGES, published_files
 from analysis.summaries import NOT_RUN
-from analysis.tables import headline_numbers, numbers_table
+from analysis.tables import headline_numbers, leads_by_passes, numbers_table
 from analysis.templating import Markdown, render_html, render_markdown
 from analysis.trials import STUDY, TRIALS_FILE, TrialResult, read_trials
 from analysis.verdicts import DIFFERS, REPRODUCED
@@ -32,6 +32,7 @@ COMMON = {
     "not_run": NOT_RUN,
     "numbers_table": numbers_table,
     "headline_numbers": headline_numbers,
+    "leads_by_passes": leads_by_passes,
     "record_head": list(RECORD_HEAD),
     "record_cells": record_cells,
 }

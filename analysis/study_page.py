@@ -19,7 +19,7 @@ from analysis.claims import EXPLANATIONS, ClaimProblem, StudyResult, read_claims
 from analysis.findings import study_results
 from analysis.paper import OPTIMIZERS
 from analysis.questions import data_sets
-from analysis.tables import numbers_table
+from analysis.tables import leads_by_passes, numbers_table
 from analysis.templating import Markdown, render_markdown
 from analysis.trials import (
     DECAY,
@@ -224,5 +224,5 @@ def _among(value: float | None, tried: Iterable[float | None]) -> str:
 
 def _section(heading: str, where: str, study: StudyResult, pictures: Path) -> dict[str, Any]:
     picture = (pictures / f"{study.study}.svg").as_posix() if study.curves else ""
-    table = numbers_table(study.numbers)
+    table = (leads_by_passes if study.study == "passes" else numbers_table)(study.numbers)
     return {"heading": heading, "where": where, "study": study, "table": table, "picture": picture}

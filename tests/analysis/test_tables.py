@@ -7,7 +7,13 @@ import sys
 import pytest
 
 from analysis.paper import read_paper
-from analysis.tables import headline_numbers, numbers_table, paper_table, text_table
+from analysis.tables import (
+    headline_numbers,
+    leads_by_passes,
+    numbers_table,
+    paper_table,
+    text_table,
+)
 from analysis.templating import Markdown, escape, markdown_table
 from engine.records import RunRecord
 from tests.analysis.fakes import raw_record
@@ -124,3 +130,13 @@ def test_the_headline_s_numbers_have_spreads_and_leads():
         ["one, BLEU", "", "50.0 ± 0.7", "48.0 ± 1.0", "-4.1 [-6.0, -2.0]"],
         ["other, perplexity", "10.0", "", "8.0", "not run"],
     ]
+
+
+def test_leads_stand_in_columns_of_their_passes():
+    lead = {"difference, %": -1.94, "low": -2.8, "high": 1.08, "effect size": -5.6}
+    head, rows = leads_by_passes(
+        {"a, b, 10 passes": lead, "a, b, 1.5 passes": lead, "c, 100 passes": lead}
+    )
+    assert head == ["lead, %, after", "1.5 passes", "10 passes", "100 passes"]
+    cell = "-1.9 [-2.8, +1.1]"
+    assert rows == [["a, b", cell, cell, ""], ["c", "", "", cell]]
