@@ -32,14 +32,6 @@ def addresses(tensors: Sequence[Tensor]) -> array[int] | None:
     return found
 
 
-def lie_at(tensors: Sequence[Tensor], known: array[int] | None) -> bool:
-    """Whether tensors that could be read still lie at these addresses; quicker than `addresses`."""
-    try:
-        return array("Q", map(Tensor.data_ptr, tensors)) == known
-    except RuntimeError:
-        return False
-
-
 def is_readable(*tensors: Tensor) -> bool:
     """Whether a kernel may read these tensors through their addresses."""
     return addresses(tensors) is not None

@@ -331,7 +331,64 @@ int dispatch_norms(int64_t count, const int64_t* numel, const void* const* grads
   return 0;
 }
 
+// A tensor as DLPack describes it (dlpack.h), and torch's function that fills such a description
+// for a Python object without owning it (`DLPackDLTensorFromPyObjectNoSync`, DLPack 1.2).
+struct DLTensor {
+  void* data;
+  int32_t device_type, device_id, ndim;
+  uint8_t code, bits;
+  uint16_t lanes;
+  int64_t *shape, *strides;
+  uint64_t byte_offset;
+};
+using Describe = int (*)(void* object, DLTensor* out);
+
+constexpr int32_t kCPU = 1;
+constexpr uint8_t kFloat = 2, kBfloat = 4;
+
+bool has_dtype(const DLTensor& tensor, int32_t dtype) {
+  const int bits = dtype == kFloat64 ? 64 : dtype == kFloat32 ? 32 : 16;
+  return tensor.code == (dtype == kBFloat16 ? kBfloat : kFloat) && tensor.bits == bits &&
+         tensor.lanes == 1;
+}
+
+// Whether sizes, and strides where a dimension has several elements, are those of the layout;
+// `layout` moves on to the next tensor's.
+bool has_layout(const DLTensor& tensor, const int64_t*& layout) {
+  const int64_t ndim = *layout++;
+  const int64_t *sizes = layout, *strides = layout + ndim;
+  layout += 2 * ndim;
+  if (tensor.ndim != ndim) return false;
+  for (int64_t d = 0; d < ndim; ++d)
+    if (tensor.shape[d] != sizes[d] || (sizes[d] > 1 && tensor.strides[d] != strides[d]))
+      return false;
+  return true;
+}
+
+int64_t numel_of(const DLTensor& tensor) {
+  int64_t numel = 1;
+  for (int32_t d = 0; d < tensor.ndim; ++d) numel *= tensor.shape[d];
+  return numel;
+}
+
 }  // namespace
+
+// Addresses of CPU tensors, given as Python objects: 0, or 1 where one of them has another dtype
+// or layout or no memory, or -1 with a Python exception. Each layout is the number of dimensions,
+// their sizes and their strides; with null every tensor has one element. Needs Python's lock.
+extern "C" int32_t novograd_locate(Describe describe, int64_t count, void* const* objects,
+                                   int32_t dtype, const int64_t* layouts, void** found) {
+  for (int64_t t = 0; t < count; ++t) {
+    DLTensor tensor{};
+    if (describe(objects[t], &tensor) != 0) return -1;
+    if (tensor.device_type != kCPU || !has_dtype(tensor, dtype)) return 1;
+    const int64_t numel = numel_of(tensor);
+    if (layouts ? !has_layout(tensor, layouts) : numel != 1) return 1;
+    if (tensor.data == nullptr && numel > 0) return 1;
+    found[t] = static_cast<char*>(tensor.data) + tensor.byte_offset;
+  }
+  return 0;
+}
 
 // Both return 0, or 1 for a dtype that this build does not know.
 extern "C" int novograd_squared_norms(int32_t dtype, int64_t count, const int64_t* numel,

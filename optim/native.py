@@ -19,19 +19,23 @@ import shutil
 import subprocess
 import tempfile
 from array import array
-from collections.abc import Iterable, Sequence
-from operator import attrgetter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from .memory import addresses, lie_at
+from .memory import addresses
 
 _LOG = logging.getLogger(__name__)
 _SOURCE = Path(__file__).with_suffix(".cpp")
 _FLAGS = ("-O3", "-march=native", "-std=c++17", "-fopenmp", "-fPIC", "-shared")
-_DTYPES = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2, torch.float16: 3}
+DTYPES = {
+    torch.float32: 0,
+    torch.float64: 1,
+    torch.bfloat16: 2,
+    torch.float16: 3,
+}  # of the C++ source
 
 
 class StepOptions(ctypes.Structure):
@@ -55,9 +59,9 @@ class StepOptions(ctypes.Structure):
 def supports(dtype: torch.dtype) -> bool:
     """Whether the kernels are there, and know this dtype."""
     library = _library()
-    if library is None or dtype not in _DTYPES:
+    if library is None or dtype not in DTYPES:
         return False
-    return bool(library.novograd_squared_norms(_DTYPES[dtype], 0, None, None, None, 1) == 0)
+    return bool(library.novograd_squared_norms(DTYPES[dtype], 0, None, None, None, 1) == 0)
 
 
 def squared_norms(tensors: Sequence[Tensor]) -> Tensor | None:
@@ -74,10 +78,10 @@ def squared_norms(tensors: Sequence[Tensor]) -> Tensor | None:
         part = (
             result if len(where) == len(tensors) else torch.empty(len(where), dtype=torch.float64)
         )
-        library, numels = _library(), _numels(chosen)
+        library, numels = _library(), array("q", map(Tensor.numel, chosen))
         assert library is not None
         library.novograd_squared_norms(
-            _DTYPES[dtype],
+            DTYPES[dtype],
             len(chosen),
             _address(numels),
             _address(pointers),
@@ -101,19 +105,9 @@ class TensorTable:
     ) -> None:
         self.tensors = tuple(map(list, (params, exp_avgs, exp_avg_sqs, max_exp_avg_sqs)))
         self.addresses = tuple(map(addresses, self.tensors))
-        self.numels = _numels(params)
+        self.numels = array("q", map(Tensor.numel, params))
         self.dtype = params[0].dtype
         self.seen = torch.empty(len(params), dtype=torch.float64)  # squared norms of the last step
-
-    def is_current(self) -> bool:
-        """Whether the tensors lie in memory as they did."""
-        params = self.tensors[0]
-        return (
-            all(map(lie_at, self.tensors, self.addresses))
-            and self.numels == _numels(params)
-            and all(map(Tensor.is_contiguous, params))
-            and set(map(attrgetter("dtype"), params)) == {self.dtype}
-        )
 
     def step(
         self,
@@ -137,7 +131,7 @@ class TensorTable:
         assert library is not None
         options.threads = torch.get_num_threads()
         library.novograd_step(
-            _DTYPES[self.dtype],
+            DTYPES[self.dtype],
             len(params),
             _address(self.numels),
             _address(params),
@@ -153,10 +147,6 @@ class TensorTable:
         return True
 
 
-def _numels(tensors: Iterable[Tensor]) -> array[int]:
-    return array("q", map(Tensor.numel, tensors))
-
-
 def _vector_address(vector: Tensor | None) -> int | None:
     """0 for no vector, None for one that can't be read."""
     found = addresses([] if vector is None else [vector])
@@ -166,6 +156,18 @@ def _vector_address(vector: Tensor | None) -> int | None:
 def _address(values: array[int]) -> int:
     """Valid as long as `values` is: keep it in a variable until the call is over."""
     return values.buffer_info()[0]
+
+
+@functools.cache
+def locator() -> Callable[..., int] | None:
+    """`novograd_locate`, which keeps Python's lock and raises its exceptions."""
+    library = _library()
+    if library is None:
+        return None
+    found = ctypes.PyDLL(library._name).novograd_locate
+    integer, size, pointer = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
+    found.argtypes = [pointer, size, pointer, integer, pointer, pointer]
+    return found
 
 
 @functools.cache
