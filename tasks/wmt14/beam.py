@@ -24,7 +24,7 @@ from torch import Tensor
 
 from tasks.wmt14.model import POSITIONS, Transformer
 
-PIECE = 128  # scores of a row that are looked at together
+PIECE = 128  # words of a hypothesis that are looked at together
 
 
 @dataclass
@@ -107,8 +107,8 @@ class _Search:
         beam = self.options.beam
         self._forbid(step, log_p)
         sentences, vocabulary = len(self.places), log_p.shape[-1]
-        totals = log_p.view(sentences, -1, vocabulary).add_(self.scores[..., None])
-        scores, place = first(totals.flatten(1), 2 * beam)
+        by_sentence = log_p.view(sentences, -1, vocabulary)
+        scores, place = first(by_sentence, self.scores, 2 * beam)
         parent, word = place // vocabulary, place % vocabulary
         ends = (word == self.marks.end) & (scores > -math.inf)
         self._finish(step, ends[:, :beam], parent, scores)
@@ -119,7 +119,7 @@ class _Search:
         done = [
             self._is_done(p, step, score) for p, score in zip(self.places, leading, strict=True)
         ]
-        rows = parent + torch.arange(sentences, device=place.device)[:, None] * totals.shape[1]
+        rows = parent + torch.arange(sentences, device=place.device)[:, None] * by_sentence.shape[1]
         kept = None
         if any(done):
             numbers = _close_up(done)
@@ -163,30 +163,40 @@ class _Search:
                 self.best[place] = Hypothesis(words, score)
 
 
-def first(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` greatest of every row and their places; of equal ones those that come first.
+def first(log_p: Tensor, before: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` greatest sums of log p (n, w, V) and the scores before it (n, w), and where.
 
-    Which of equal scores `topk` takes is not said, and differs between devices. What it takes is
-    put in order; only if it had a choice, all of them are sorted. -inf is nobody's choice.
+    Places count a sentence's w · V sums; of equal ones those that come first are taken. Which of
+    them `topk` takes is not said, and differs between devices. What it takes is put in order; only
+    if it had a choice, all of them are sorted. -inf is nobody's choice.
     """
-    values, places = _greatest(scores, min(count + 1, scores.shape[1]))
+    values, places = _greatest(log_p, before, min(count + 1, log_p[0].numel()))
     smallest = values[:, count - 1 : count]
     if ((values[:, count:] == smallest) & (smallest > -math.inf)).any():
-        values, places = scores.sort(dim=1, descending=True, stable=True)
+        values, places = _sums(log_p, before).sort(dim=1, descending=True, stable=True)
         return values[:, :count], places[:, :count]
     places, order = places[:, :count].sort(dim=1)
     values, order = values[:, :count].gather(1, order).sort(dim=1, descending=True, stable=True)
     return values, places.gather(1, order)
 
 
-def _greatest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """`scores.topk(count)`; of long rows only in the pieces with the greatest maxima."""
-    if scores.shape[1] % PIECE or scores.shape[1] < 2 * count * PIECE:
-        return scores.topk(count)
-    pieces = scores.view(len(scores), -1, PIECE)
-    chosen = pieces.amax(2).topk(count).indices
-    some = pieces.gather(1, chosen[..., None].expand(-1, -1, PIECE)).flatten(1)
-    values, places = some.topk(count)
+def _sums(log_p: Tensor, before: Tensor) -> Tensor:
+    return (log_p + before[..., None]).flatten(1)
+
+
+def _greatest(log_p: Tensor, before: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """`topk` of the sums; of large vocabularies only in the pieces with the greatest maxima.
+
+    A piece's greatest sum is the sum with its greatest log p, also when rounded.
+    """
+    hypotheses, vocabulary = log_p.shape[1:]
+    if vocabulary % PIECE or hypotheses * vocabulary < 2 * count * PIECE:
+        return _sums(log_p, before).topk(count)
+    pieces = log_p.view(len(log_p), -1, PIECE)
+    before = before.repeat_interleave(vocabulary // PIECE, dim=1)
+    chosen = (pieces.amax(2) + before).topk(count).indices
+    some = pieces.gather(1, chosen[..., None].expand(-1, -1, PIECE))
+    values, places = _sums(some, before.gather(1, chosen)).topk(count)
     return values, chosen.gather(1, places // PIECE) * PIECE + places % PIECE
 
 

@@ -149,20 +149,32 @@ def test_a_beam_of_one_takes_the_likeliest_word_at_a_time():
 
 def test_of_equal_scores_the_first_ones_are_taken():
     scores = torch.tensor([[1.0, 3.0, 2.0, 3.0, 2.0, 2.0], [0.0, 0.0, 0.0, 0.0, 5.0, 0.0]])
-    values, places = first(scores, 3)
+    before = torch.zeros(2, 2)
+    values, places = first(scores.view(2, 2, 3), before, 3)
     assert places.tolist() == [[1, 3, 2], [4, 0, 1]]
     assert values.tolist() == [[3.0, 3.0, 2.0], [5.0, 0.0, 0.0]]
-    values, places = first(torch.tensor([[1.0, 3.0, 2.0, 3.0]]), 3)
-    assert places.tolist() == [[1, 3, 2]]
+    values, places = first(scores.view(2, 2, 3), torch.tensor([[0.0, -1.0], [0.0, -5.0]]), 3)
+    assert places.tolist() == [[1, 2, 3], [0, 1, 2]]
+    assert values.tolist() == [[3.0, 2.0, 2.0], [0.0, 0.0, 0.0]]
+
+
+def test_the_greatest_sums_are_those_of_all_sums_in_order():
     torch.manual_seed(0)
-    for scores in (
-        torch.randint(9, (50, 40)).float(),
-        torch.randint(999, (50, 4096)).float(),  # in pieces, with a choice now and then
-        torch.randn(50, 4096),
-        torch.randn(50, 4096).index_fill(1, torch.arange(5, 4096), -math.inf),
+    for log_p, before in (
+        (torch.randint(9, (50, 4, 10)).float(), torch.randint(9, (50, 4)).float()),
+        # In pieces, with a choice now and then.
+        (torch.randint(999, (50, 2, 2048)).float(), torch.randint(99, (50, 2)).float()),
+        (torch.randn(50, 4, 2048), 30 * torch.randn(50, 4)),
+        (torch.randn(50, 4, 1000), torch.randn(50, 4)),
+        (
+            torch.randn(50, 1, 4096).index_fill(2, torch.arange(5, 4096), -math.inf),
+            torch.zeros(50, 1),
+        ),
+        (torch.randn(50, 2, 4096), torch.tensor([0.0, -math.inf]).repeat(50, 1)),
     ):
-        values, places = first(scores, 7)
-        expected = scores.sort(dim=1, descending=True, stable=True)
+        values, places = first(log_p, before, 7)
+        sums = (log_p + before[..., None]).flatten(1)
+        expected = sums.sort(dim=1, descending=True, stable=True)
         assert torch.equal(values, expected.values[:, :7])
         known = values > -math.inf
         assert torch.equal(places[known], expected.indices[:, :7][known])
