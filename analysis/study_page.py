@@ -19,7 +19,7 @@ from analysis.claims import EXPLANATIONS, ClaimProblem, StudyResult, read_claims
 from analysis.findings import study_results
 from analysis.paper import OPTIMIZERS
 from analysis.questions import data_sets
-from analysis.tables import leads_by_passes, numbers_table
+from analysis.tables import headline_numbers, leads_by_passes, numbers_table
 from analysis.templating import Markdown, render_markdown
 from analysis.trials import (
     DECAY,
@@ -126,6 +126,9 @@ def render_study(
         published=published,
         remarks=remarks,
         trials=trials,
+        studies=studies,
+        passes_picture=(pictures / "passes.svg").as_posix(),
+        headline_numbers=headline_numbers,
         verdicts=verdicts,
         how=_how(trials),
         data_rows=_data_rows(trials),
@@ -155,6 +158,7 @@ def _how(trials: Sequence[TrialResult]) -> dict[str, Any]:
         "runs": len({one.run_id for one in trials}),
         "diverged": len({one.run_id for one in trials if one.status == DIVERGED}),
         "hours": sum(record.wall_s for record in records) / 3600,
+        "machines": sorted({record.hardware for record in records}),
         "versions": sorted({record.torch_version for record in records}),
         "threads": sorted({str(record.config["hardware"]["threads"]) for record in records}),
         "scales": sorted({record.scale for record in records}),
