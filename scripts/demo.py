@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"\n{runs.show_examples([*last.values()])}")
     page = write_own_page(Path(jobs[0].spec.config.paths.outputs), recipe_fingerprints)
     print(f"\nthe paper's numbers beside all runs: {page}")
-    return runs.conclude(jobs, completed=completed)
+    return runs.exit_status(jobs, completed=completed)
 
 
 def by_task(jobs: Sequence[Job]) -> list[list[Job]]:
