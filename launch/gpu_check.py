@@ -26,7 +26,6 @@ from torch import Tensor, nn
 
 from analysis.paper import read_paper
 from engine import precision
-from launch.config_files import ROOT
 from launch.device_check import check_devices, driver_version, gpu_of
 from launch.gpu_estimate import NODE
 from launch.gpu_rows import all_reduce_gb_per_s, measure_speed, peak_memory
@@ -227,7 +226,7 @@ def _describe_speed(found: dict[str, Any]) -> str:
     )
 
 
-def write_record(record: dict[str, Any], folder: Path = ROOT / "results" / "bench") -> Path:
+def write_record(record: dict[str, Any], folder: Path) -> Path:
     """A JSON file, and a page beside it."""
     name = record["machine"]["gpu"].split(" (")[0].lower().replace(" ", "-")
     path = folder / f"gpu-{name}.json"

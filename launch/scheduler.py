@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from types import FrameType
 
@@ -104,7 +105,6 @@ class Job:
     slot: Slot = field(default_factory=Slot)
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     stop_signals: int = 0  # sent to it
-    tail: RowTail | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -115,11 +115,13 @@ class Job:
     def ending(self) -> str:
         return describe_exit(self.exit_status)
 
+    @cached_property
+    def _tail(self) -> RowTail:
+        return RowTail(self.spec.folder / ROWS_FILE)
+
     def last_row(self) -> Row:
         """The newest values that the run has logged, or {}."""
-        if self.tail is None:
-            self.tail = RowTail(self.spec.folder / ROWS_FILE)
-        return self.tail.read()
+        return self._tail.read()
 
 
 def run_jobs(

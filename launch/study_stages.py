@@ -66,22 +66,18 @@ class StudyStages(Source):
             for o in tuned
             if rows[o].weight_decay is not None
         }
-        if decays:
-            # The rates were tried at the row's own decay: the best of them is a decay's result.
-            given = {
-                o: (rows[o].weight_decay, result(trial))
-                for o in decays
-                for trial in trials[o]
-                if trial.at == tuned[o].lr
-            }
-            trials, decided = self._search(
-                result,
-                decays,
-                lambda o, decay: plan.decay_trial(data, o, tuned[o].lr, decay),
-                given,
-            )
-            yield from chain.from_iterable(trials.values())
-            tuned = {o: one for o, one in tuned.items() if whole or o not in decays} | decided
+        # The rates were tried at the row's own decay: the best of them is a decay's result.
+        given = {
+            o: (rows[o].weight_decay, result(trial))
+            for o in decays
+            for trial in trials[o]
+            if trial.at == tuned[o].lr
+        }
+        trials, decided = self._search(
+            result, decays, lambda o, decay: plan.decay_trial(data, o, tuned[o].lr, decay), given
+        )
+        yield from chain.from_iterable(trials.values())
+        tuned = {o: one for o, one in tuned.items() if whole or o not in decays} | decided
         for optimizer, values in tuned.items():
             yield from plan.headline_trials(data, optimizer, values)
         for name, study in plan.studies.items():
