@@ -337,9 +337,8 @@ def _defaults(folders: tuple[Path, ...], groups: Sequence[str]) -> list[tuple[st
 def _user_configs(folders: tuple[Path, ...], groups: Sequence[str]) -> dict[str, str]:
     """The whole text of the user's own files among those that are merged."""
     names = [name for name, *_ in _defaults(folders, groups)] if folders else []
-    texts = {name: text_of(name, folders) for name in names}
-    own = {name: text for name, text in texts.items() if not (CONFIGS / f"{name}.yaml").exists()}
-    return {f"{name}.yaml": text for name, text in own.items() if text}
+    own = [name for name in names if not (CONFIGS / f"{name}.yaml").exists()]
+    return {f"{name}.yaml": text for name in own if (text := text_of(name, folders))}
 
 
 def multirun_values(override: str, folders: Sequence[Path] = ()) -> tuple[str, list[Any] | str]:

@@ -111,11 +111,8 @@ def _open_if_closed(number: int) -> None:
     try:
         os.fstat(number)
     except OSError:
-        opened = os.open(os.devnull, os.O_RDWR)
-        if opened != number:
-            os.dup2(opened, number)
-            os.close(opened)
-        os.set_inheritable(number, True)
+        opened = os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+        os.set_inheritable(opened, True)
 
 
 def lost_output() -> OSError | None:
