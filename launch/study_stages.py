@@ -22,6 +22,7 @@ from analysis.trials import (
     best_result,
     read_trials,
     to_csv,
+    tuned_values,
 )
 from engine.config import ConfigProblem
 from engine.records import RunRecord, read_own_records, read_records
@@ -163,13 +164,6 @@ def beyond(results: Mapping[float, TrialResult]) -> float:
     if best / values[0] <= values[-1] / best:
         return three_digits(values[0] ** 2 / values[1])
     return three_digits(values[-1] ** 2 / values[-2])
-
-
-def tuned_values(best: TrialResult) -> Tuned:
-    """Learning rate and weight decay of a finished run."""
-    lr = best.option("lr")
-    assert lr is not None
-    return Tuned(lr, best.option("weight_decay"))
 
 
 class StudyState(SweepState):
