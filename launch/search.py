@@ -55,22 +55,20 @@ def open_sweep(sweep: Sweep, options: SweepOptions) -> SweepState:
 
 def random_trials(sweep: Sweep) -> list[Trial]:
     """The same points for every experiment."""
-    trials: dict[tuple[str, ...], Trial] = {}
-    for experiment in sweep.experiments:
-        own: dict[tuple[str, ...], Trial] = {}
-        for number in range(sweep.trials * DRAWS_PER_TRIAL):
-            generator = random.Random(f"{sweep.name} {number}")
-            values: dict[str, Any] = {"experiment": experiment}
-            for key, axis in sweep.axes.items():
-                part = generator.random()
-                drawn = axis.at(part) if isinstance(axis, Range) else axis[int(part * len(axis))]
-                values[key] = drawn
-            trial = sweep.trial(values)
-            own[trial.overrides] = trial
-            if len(own) == sweep.trials:
-                break
-        trials |= own
-    return list(trials.values())
+    points: dict[str, dict[str, Any]] = {}
+    for number in range(sweep.trials * DRAWS_PER_TRIAL):
+        generator = random.Random(f"{sweep.name} {number}")
+        point = {}
+        for key, axis in sweep.axes.items():
+            part = generator.random()
+            point[key] = axis.at(part) if isinstance(axis, Range) else axis[int(part * len(axis))]
+        points[repr(point)] = point
+        if len(points) == sweep.trials:
+            break
+    experiments = dict.fromkeys(sweep.experiments)
+    return [
+        sweep.trial({"experiment": e} | point) for e in experiments for point in points.values()
+    ]
 
 
 class OptunaSearch(Source):
