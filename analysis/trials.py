@@ -121,14 +121,15 @@ def tune(results: Iterable[TrialResult]) -> dict[tuple[str, str], Tuned]:
     for one in results:
         if one.trial.study in (RATES, DECAY):
             tried.setdefault((one.trial.data, one.trial.optimizer), []).append(one)
-    found = {}
-    for key, runs in tried.items():
-        best = best_result(runs)
-        if best is not None:
-            lr = best.option("lr")
-            assert lr is not None
-            found[key] = Tuned(lr, best.option("weight_decay"))
-    return found
+    best = {key: best_result(runs) for key, runs in tried.items()}
+    return {key: tuned_values(one) for key, one in best.items() if one is not None}
+
+
+def tuned_values(best: TrialResult) -> Tuned:
+    """Learning rate and weight decay of a finished run."""
+    lr = best.option("lr")
+    assert lr is not None
+    return Tuned(lr, best.option("weight_decay"))
 
 
 # --- trials.csv -----------------------------------------------------------------------------------

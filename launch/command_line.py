@@ -10,7 +10,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn, ParamSpec
@@ -18,7 +18,7 @@ from typing import Any, NoReturn, ParamSpec
 from engine.schema import did_you_mean
 from launch.config_files import groups, options_of
 
-WIDTH = 100
+WIDTH = 100  # of help, as of the docstrings in it
 P = ParamSpec("P")
 
 
@@ -34,7 +34,7 @@ class CommandLine(argparse.ArgumentParser):
         super().__init__(
             prog=f"python -m scripts.{script}",
             description=doc,
-            formatter_class=_Formatter,
+            formatter_class=partial(argparse.RawDescriptionHelpFormatter, width=WIDTH),
             allow_abbrev=False,
         )
         call = f'eval "$({self.prog} --shell-completion bash)"'
@@ -125,13 +125,6 @@ def reports(*problems: type[Exception]) -> Callable[[Callable[P, int]], Callable
     return decorate
 
 
-class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Lines as long as those of the docstrings."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, width=WIDTH)
-
-
 class _Complete(argparse.Action):
     """--shell-completion: prints, and ends the script as --help does."""
 
@@ -148,31 +141,24 @@ def describe_groups() -> str:
     names = groups()
     indent = " " * (max(map(len, names)) + 4)
     for group in names:
-        lines.append(_wrapped(f"  {group}", options_of(group), indent))
+        folders: dict[str, list[str]] = {}
+        for folder, _, option in (name.rpartition("/") for name in options_of(group)):
+            folders.setdefault(folder, []).append(option)
+        start = f"  {group}".ljust(len(indent))
+        for folder, options in folders.items():
+            lines.append(
+                textwrap.fill(
+                    " ".join([f"{folder}/:", *options] if folder else options),
+                    WIDTH,
+                    initial_indent=start,
+                    subsequent_indent=indent + ("  " if folder else ""),
+                    break_on_hyphens=False,
+                )
+            )
+            start = indent
     lines.append(
         "single values: key=value, as optimizer.lr=0.01 seed=1 \"budget='10 epochs'\"; key=null;\n"
         "lists [a,b] and mappings {a: b}; +key=value adds, ~key removes, as in Hydra.\n"
         "docs/running.md explains them."
     )
     return "\n".join(lines)
-
-
-def _wrapped(head: str, names: Sequence[str], indent: str) -> str:
-    """The options of a group; those in folders by folder."""
-    folders: dict[str, list[str]] = {}
-    for name in names:
-        folder, _, last = name.rpartition("/")
-        folders.setdefault(folder, []).append(last)
-    parts = []
-    for folder, members in folders.items():
-        start = f"{folder}/: " if folder else ""
-        parts.append(
-            textwrap.fill(
-                start + " ".join(members),
-                WIDTH,
-                initial_indent=indent,
-                subsequent_indent=indent + ("  " if folder else ""),
-                break_on_hyphens=False,
-            )
-        )
-    return head.ljust(len(indent)) + "\n".join(parts)[len(indent) :]

@@ -75,5 +75,5 @@ def _keys_of(overrides: list[str]) -> dict[str, Any]:
     composed = collect(["scale=paper", *overrides], [])
     if composed is None:
         return {}
-    texts = {key: value_text(value) for key, value in flat(composed.raw).items()}
+    texts = {key: value_text(value) for key, value in flat(composed[0]).items()}
     return {key: "" if " " in text else text for key, text in texts.items()}

@@ -43,14 +43,6 @@ class Origin:
     user_configs: dict[str, str] = field(default_factory=dict)  # text of files of --config-dir
 
 
-@dataclass(frozen=True)
-class Composed:
-    """A configuration as nested dicts, and its origin."""
-
-    raw: dict[str, Any]
-    origin: Origin
-
-
 @dataclass
 class _Given:
     """Overrides as Hydra has parsed them: choices of config groups, and single values."""
@@ -75,13 +67,13 @@ def compose(overrides: list[str]) -> dict[str, Any]:
     composed = collect(overrides, problems, with_origin=False)
     if composed is None or problems:
         raise ConfigProblem(problems)
-    return composed.raw
+    return composed[0]
 
 
 def collect(
     overrides: list[str], problems: list[str], *, with_origin: bool = True
-) -> Composed | None:
-    """As `compose`, but adds problems to a list and leaves out the overrides that have them.
+) -> tuple[dict[str, Any], Origin] | None:
+    """The nested dicts and their origin; adds problems to a list, and leaves out what has them.
 
     None where there is no experiment to compose. Without its origin it takes half the time.
     """
@@ -112,10 +104,10 @@ def collect(
     if by is not None:
         multiply(raw, by, problems, keep=own)
     if not with_origin:
-        return Composed(raw, Origin())
+        return raw, Origin()
     paper = _resolve(_compose_groups(CONFIGS, given.folders, given.groups(scale="paper")))
     changed = {k: v for k, v in changes(paper, raw).items() if not any(covers(o, k) for o in own)}
-    return Composed(raw, Origin(changed, _user_configs(given.folders, groups)))
+    return raw, Origin(changed, _user_configs(given.folders, groups))
 
 
 def _keys(override: Any) -> list[str]:
@@ -345,9 +337,8 @@ def _defaults(folders: tuple[Path, ...], groups: Sequence[str]) -> list[tuple[st
 def _user_configs(folders: tuple[Path, ...], groups: Sequence[str]) -> dict[str, str]:
     """The whole text of the user's own files among those that are merged."""
     names = [name for name, *_ in _defaults(folders, groups)] if folders else []
-    texts = {name: text_of(name, folders) for name in names}
-    own = {name: text for name, text in texts.items() if not (CONFIGS / f"{name}.yaml").exists()}
-    return {f"{name}.yaml": text for name, text in own.items() if text}
+    own = [name for name in names if not (CONFIGS / f"{name}.yaml").exists()]
+    return {f"{name}.yaml": text for name in own if (text := text_of(name, folders))}
 
 
 def multirun_values(override: str, folders: Sequence[Path] = ()) -> tuple[str, list[Any] | str]:

@@ -95,20 +95,15 @@ def make_streams_safe() -> None:
         stream = getattr(sys, name)
         if not isinstance(stream, io.TextIOWrapper):  # None where it was closed
             stream = open(number, "w", closefd=False)  # noqa: SIM115
-        safe = _safe(stream, number)
+        safe = io.TextIOWrapper(
+            io.BufferedWriter(_NeverFailing(number, "w", closefd=False)),
+            encoding=stream.encoding,
+            errors="plain" if stream.errors in FAILING else stream.errors,
+            line_buffering=stream.line_buffering or stream.isatty(),
+            write_through=stream.write_through,
+        )
         setattr(sys, name, safe)
         setattr(sys, f"__{name}__", safe)
-
-
-def _safe(stream: io.TextIOWrapper, number: int) -> io.TextIOWrapper:
-    raw = _NeverFailing(number, "w", closefd=False)
-    return io.TextIOWrapper(
-        io.BufferedWriter(raw),
-        encoding=stream.encoding,
-        errors="plain" if stream.errors in FAILING else stream.errors,
-        line_buffering=stream.line_buffering or stream.isatty(),
-        write_through=stream.write_through,
-    )
 
 
 def _open_if_closed(number: int) -> None:
@@ -116,11 +111,8 @@ def _open_if_closed(number: int) -> None:
     try:
         os.fstat(number)
     except OSError:
-        opened = os.open(os.devnull, os.O_RDWR)
-        if opened != number:
-            os.dup2(opened, number)
-            os.close(opened)
-        os.set_inheritable(number, True)
+        opened = os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+        os.set_inheritable(opened, True)
 
 
 def lost_output() -> OSError | None:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -36,44 +35,27 @@ from tasks.base import Predictions, Task
 LONGEST_NAME = 100  # characters of an evaluation's file
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """What is asked for."""
-
-    path: Path
-    checkpoint: str
-    average: int
-    split: Sequence[str]  # none: those of the run's final evaluation
-    predictions: int | None  # how many of each split are kept; 0: all
-    overrides: Sequence[str]
-    output: Path | None  # beside the run
-
-
-@dataclass
-class Result:
-    """Metrics by split, and predictions by split."""
-
-    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
-    predictions: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-
-    def flat_metrics(self) -> dict[str, float]:
-        """By split/name."""
-        return {
-            f"{split}/{name}": value
-            for split, found in self.metrics.items()
-            for name, value in found.items()
-        }
-
-
 @reports(*PROBLEMS)
-def run_evaluation(asked: Evaluation, command: Sequence[str]) -> int:
-    """Prints metrics and writes them beside the run; the exit status.
+def run_evaluation(
+    path: Path,
+    checkpoint: str,
+    average: int,
+    split: Sequence[str],
+    predictions: int | None,
+    overrides: Sequence[str],
+    output: Path | None,
+    *,
+    command: Sequence[str],
+) -> int:
+    """Prints metrics and writes them to `output`, by default beside the run; the exit status.
 
-    `command` has the arguments that ask for it, for further processes.
+    Without a `split` those of the run's final evaluation are evaluated. `predictions` of each are
+    kept, all if it is 0. `command` has the arguments that ask for it, for further processes.
     """
-    model = open_model(asked.path, asked.checkpoint, asked.average, asked.overrides, tracked=True)
-    splits = choose_splits(model, asked.split)
-    output = asked.output or model.trained.folder / f"{_name(model, asked)}.json"
+    model = open_model(path, checkpoint, average, overrides, tracked=True)
+    splits = choose_splits(model, split)
+    name = _name(model, split, overrides)
+    output = output or model.trained.folder / f"{name}.json"
     if not output.parent.is_dir():
         raise ModelProblem(f"--output {output}: {output.parent} is not a folder")
     if model.config.tracking.tensorboard:
@@ -84,20 +66,20 @@ def run_evaluation(asked: Evaluation, command: Sequence[str]) -> int:
         return start_workers(command, int(hardware.processes), hardware.threads)
     if PARENT in os.environ:  # torchrun ends those that wait for one that failed: W&B is told
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    about = _describe(model, asked, splits)
+    about = _describe(model, overrides, splits)
     notes = "\n".join(f"{split}: {text}" for split, text in about["protocols"].items() if text)
     place = output.with_name(f"{output.stem}-wandb")
     with joined(hardware.device, hardware.timeout_s) as group:
         try:
             if len(set(group.gather(model.trained.sha256))) > 1:
-                replaced = f"{asked.path}: was replaced meanwhile; evaluate it again"
+                replaced = f"{path}: was replaced meanwhile; evaluate it again"
                 raise shared(ModelProblem(replaced))
-            in_wandb = tracked(model, _name(model, asked), about, notes, place)
+            in_wandb = tracked(model, name, about, notes, place)
             with in_wandb if group.is_first else nullcontext(Outcome()) as outcome:
-                result = evaluate_splits(model, splits, asked.predictions, group)
+                found = evaluate_splits(model, splits, predictions, group)
                 if group.is_first:
-                    files = _write(output, model, about, result)
-                    outcome.finish(result.flat_metrics(), result.predictions, files)
+                    outcome.metrics, outcome.predictions = found
+                    outcome.files = _write(output, model, about, *found)
         except PROBLEMS as problem:
             if not group.is_first and SHARED in getattr(problem, "__notes__", ()):
                 return BAD_INPUT  # the first process reports it
@@ -127,23 +109,24 @@ def choose_splits(model: OpenModel, wanted: Sequence[str]) -> tuple[str, ...]:
 
 def evaluate_splits(
     model: OpenModel, splits: Sequence[str], keep: int | None, group: Group
-) -> Result:
-    """This process's part; all have the same result."""
+) -> tuple[dict[str, float], dict[str, list[dict[str, Any]]]]:
+    """Metrics by split/name and predictions by split; all processes have the same."""
     model.configure(group.device)
     module = model.build(group.device)
-    result = Result()
+    metrics: dict[str, float] = {}
+    predictions: dict[str, list[dict[str, Any]]] = {}
     for split in splits:
         kept = None if keep is None else Predictions(keep or None)
         found = evaluate(
             model.task, module, split, group, model.config.hardware.precision, predictions=kept
         )
         assert found is not None  # nobody asks it to stop
-        result.metrics[split] = found
+        metrics |= {f"{split}/{name}": value for name, value in found.items()}
         if kept is not None:
-            result.predictions[split] = kept.in_order()
+            predictions[split] = kept.in_order()
         if group.is_first:
             _print(model.task, split, found)
-    return result
+    return metrics, predictions
 
 
 def _print(task: Task, split: str, metrics: dict[str, float]) -> None:
@@ -152,31 +135,37 @@ def _print(task: Task, split: str, metrics: dict[str, float]) -> None:
     print(f"{split}: {shown}" + (f"\n    {protocol}" if protocol else ""), flush=True)
 
 
-def _describe(model: OpenModel, asked: Evaluation, splits: Sequence[str]) -> dict[str, Any]:
+def _describe(model: OpenModel, overrides: Sequence[str], splits: Sequence[str]) -> dict[str, Any]:
     """What is evaluated, and how."""
     trained, hardware = model.trained, model.config.hardware
     return {
         "weights": {"from": trained.label, "step": trained.step, "sha256": trained.sha256},
         "data": model.config.data["name"],
         "protocols": {split: model.task.protocol(split) for split in splits},
-        "overrides": [o for o in asked.overrides if not o.startswith(("paths.", "tracking"))],
+        "overrides": [o for o in overrides if not o.startswith(("paths.", "tracking"))],
         "processes": hardware.processes,
         "precision": hardware.precision,
     }
 
 
-def _write(output: Path, model: OpenModel, about: dict[str, Any], result: Result) -> list[Path]:
+def _write(
+    output: Path,
+    model: OpenModel,
+    about: dict[str, Any],
+    metrics: dict[str, float],
+    predictions: dict[str, list[dict[str, Any]]],
+) -> list[Path]:
     """The files. Predictions first: where the evaluation is, all of it is."""
-    kept = {split: output.with_name(f"{output.stem}-{split}.jsonl") for split in result.predictions}
+    kept = {split: output.with_name(f"{output.stem}-{split}.jsonl") for split in predictions}
     for split, path in kept.items():
-        write_predictions(path, result.predictions[split])
+        write_predictions(path, predictions[split])
     write_json(
         output,
         {
             "run_id": model.trained.name,
             "task": model.trained.task,
             **about,
-            "metrics": result.flat_metrics(),
+            "metrics": metrics,
             "predictions": {split: path.name for split, path in kept.items()},
             "environment": describe_environment(),
             "date": datetime.now(UTC).date().isoformat(),
@@ -188,11 +177,11 @@ def _write(output: Path, model: OpenModel, about: dict[str, Any], result: Result
     return [output, *kept.values()]
 
 
-def _name(model: OpenModel, asked: Evaluation) -> str:
+def _name(model: OpenModel, split: Sequence[str], overrides: Sequence[str]) -> str:
     """evaluation-<which weights>, and what was chosen: splits and overrides."""
     apart = ("paths.", "hardware.", "tracking")
-    chosen = [o for o in asked.overrides if not o.startswith(apart)]
-    parts = ["evaluation", model.trained.label, *asked.split, *chosen]
+    chosen = [o for o in overrides if not o.startswith(apart)]
+    parts = ["evaluation", model.trained.label, *split, *chosen]
     name = re.sub(r"[^\w.=-]+", "_", "-".join(parts))
     if len(name) > LONGEST_NAME:
         digest = sha256(name.encode()).hexdigest()[:8]

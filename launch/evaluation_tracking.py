@@ -6,7 +6,7 @@ in W&B, so repeating it adds nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,29 +23,21 @@ from launch.trained import OpenModel
 
 @dataclass
 class Outcome:
-    """How an evaluation ended; failed as long as nothing else is known."""
+    """What an evaluation has found and written."""
 
-    ending: Ending = field(default_factory=lambda: Ending("failed"))
-
-    def finish(
-        self,
-        metrics: Mapping[str, float],
-        predictions: Mapping[str, Sequence[Mapping[str, Any]]],
-        files: Sequence[Path],
-    ) -> None:
-        """Metrics by split and name, the predictions that were asked for, all files written."""
-        tables = [prediction_table(split, rows) for split, rows in predictions.items()]
-        record = Artifact("evaluation", "record", tuple(files))
-        self.ending = Ending("finished", "", dict(metrics), (record,), tuple(tables))
+    metrics: dict[str, float] = field(default_factory=dict)  # by split/name
+    predictions: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # by split
+    files: list[Path] = field(default_factory=list)
 
 
 @contextmanager
 def tracked(
     model: OpenModel, name: str, about: Mapping[str, Any], notes: str, folder: Path
 ) -> Iterator[Outcome]:
-    """Tells W&B, if asked to, what happens inside; `folder` is for W&B's own files.
+    """Tells W&B, if asked to, what happens inside, where the outcome is filled in.
 
-    `name` is unique among the evaluations of a run; `about` says what is evaluated.
+    `name` is unique among the evaluations of a run; `about` says what is evaluated; `folder` is for
+    W&B's own files.
     """
     outcome = Outcome()
     tracking, trained = model.config.tracking, model.trained
@@ -64,13 +56,14 @@ def tracked(
     start = monotonic()
     try:
         yield outcome
+        tables = tuple(prediction_table(*found) for found in outcome.predictions.items())
+        record = Artifact(f"{wandb_id(info.run_id)}-record", "record", tuple(outcome.files))
+        kept = () if tracking.artifacts == "none" else (record,)
+        ending = Ending("finished", "", outcome.metrics, kept, tables)
     except BaseException as error:
-        outcome.ending = Ending("failed", f"{type(error).__name__}: {error}".removesuffix(": "))
+        ending = Ending("failed", f"{type(error).__name__}: {error}".removesuffix(": "))
         raise
     finally:
-        ending = outcome.ending
         summary = {**ending.summary, "message": ending.message, "wall_s": monotonic() - start}
-        kept = () if tracking.artifacts == "none" else ending.artifacts
-        named = tuple(replace(a, name=f"{wandb_id(info.run_id)}-{a.kind}") for a in kept)
         for mirror in mirrors:
-            mirror.finish(replace(ending, summary=summary, artifacts=named))
+            mirror.finish(replace(ending, summary=summary))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+
 FAILED, BAD_INPUT, NO_CHECKPOINT, DIVERGED, PREEMPTED = 1, 2, 3, 5, 75
 BUSY = 4  # another process runs this run
 # By how a run ended, as in its status.json.
@@ -24,3 +27,13 @@ def describe_exit(status: int | None) -> str:
     if status is None:
         return "not ended"
     return f"killed by signal {-status}" if status < 0 else _NAMES.get(status, "failed")
+
+
+def conclude(failures: Sequence[str], *, completed: bool) -> int:
+    """The exit status of a command that has several runs, after a message for each that failed."""
+    if not completed:
+        print("stopped on request: rerun the same command to resume", flush=True)
+        return PREEMPTED
+    for message in failures:
+        print(message, file=sys.stderr)
+    return FAILED if failures else 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -14,7 +13,7 @@ from engine.predictions import predictions_file, read_predictions
 from engine.records import RUN_FILE, RunRecord, read_own_records, read_run_file
 from launch.compose import compose
 from launch.estimate import RemainingTime
-from launch.exit_status import FAILED, PREEMPTED
+from launch.exit_status import conclude
 from launch.hardware import default_scale
 from launch.run_spec import make_run_spec
 from launch.scheduler import Job, find_slots, run_jobs
@@ -80,16 +79,13 @@ def run_experiments(
     return completed
 
 
-def conclude(jobs: Sequence[Job], *, completed: bool) -> int:
+def exit_status(jobs: Sequence[Job], *, completed: bool) -> int:
     """The exit status for all runs, after a message for each that failed."""
-    if not completed:
-        print("stopped on request: rerun the same command to resume", flush=True)
-        return PREEMPTED
-    failed = [job for job in jobs if job.exit_status != 0]
-    for job in failed:
+    messages = []
+    for job in (job for job in jobs if job.exit_status != 0):
         log = job.log if job.log.exists() else job.spec.folder / "logs"
-        print(f"{job.name}: {job.ending}; see {log}", file=sys.stderr)
-    return FAILED if failed else 0
+        messages.append(f"{job.name}: {job.ending}; see {log}")
+    return conclude(messages, completed=completed)
 
 
 def recipe_records(

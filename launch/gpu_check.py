@@ -26,7 +26,6 @@ from torch import Tensor, nn
 
 from analysis.paper import read_paper
 from engine import precision
-from launch.config_files import ROOT
 from launch.device_check import check_devices, driver_version, gpu_of
 from launch.gpu_estimate import NODE
 from launch.gpu_rows import all_reduce_gb_per_s, measure_speed, peak_memory
@@ -42,17 +41,15 @@ ROWS = {
     "wmt14": "wmt14/novograd",
     "wikitext103": "wikitext103/novograd",
 }
-NOVOGRAD = {"name": "novograd", "lr": 0.01, "weight_decay": 0.001}
-NOVOGRAD_ON_GPU: dict[str, dict[str, bool]] = {
-    "novograd foreach": {"foreach": True},
-    "novograd fused (Triton)": {"fused": True},
-    "novograd single tensor": {"foreach": False, "fused": False},
-}
-OPTIMIZERS: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(NOVOGRAD_ON_GPU, NOVOGRAD),
-    "sgd": {"name": "sgd", "lr": 0.1, "weight_decay": 1e-4},
-    "adam": {"name": "adam", "lr": 1e-3},
-    "adamw": {"name": "adamw", "lr": 1e-3, "weight_decay": 0.01},
+NOVOGRAD = {"lr": 0.01, "weight_decay": 0.001}
+# Name and options, and options that are set on the GPU alone.
+OPTIMIZERS: dict[str, tuple[str, dict[str, Any], dict[str, bool]]] = {
+    "novograd foreach": ("novograd", NOVOGRAD, {"foreach": True}),
+    "novograd fused (Triton)": ("novograd", NOVOGRAD, {"fused": True}),
+    "novograd single tensor": ("novograd", NOVOGRAD, {"foreach": False, "fused": False}),
+    "sgd": ("sgd", {"lr": 0.1, "weight_decay": 1e-4}, {}),
+    "adam": ("adam", {"lr": 1e-3}, {}),
+    "adamw": ("adamw", {"lr": 1e-3, "weight_decay": 0.01}, {}),
 }
 SHAPES = ((64, 3, 7, 7), (1000, 64), (64,), (4097,), (1,))
 OPTIMIZER_LIMITS = {torch.float64: 1e-12, torch.float32: 1e-5}
@@ -121,26 +118,24 @@ def describe_machine() -> dict[str, Any]:
 def compare_optimizers() -> dict[str, Any]:
     """Weights after five updates, on tensors of odd sizes."""
     found = {}
-    for name, options in OPTIMIZERS.items():
+    for name in OPTIMIZERS:
         for dtype, limit in OPTIMIZER_LIMITS.items():
-            ends = [_five_updates(options, dtype, device, name) for device in ("cpu", "cuda")]
+            ends = [_five_updates(name, dtype, device) for device in ("cpu", "cuda")]
             error = max(_difference(a, b) for a, b in zip(*ends, strict=True))
             key = f"{name}, {str(dtype).removeprefix('torch.')}"
             found[key] = _judged(key, error, limit)
     return found
 
 
-def _five_updates(
-    options: dict[str, Any], dtype: torch.dtype, device: str, name: str
-) -> list[Tensor]:
+def _five_updates(name: str, dtype: torch.dtype, device: str) -> list[Tensor]:
     generator = torch.Generator().manual_seed(1)
     draw = [torch.randn(s, generator=generator, dtype=torch.float64) for s in SHAPES]
     params = [nn.Parameter(t.to(device, dtype)) for t in draw]
-    given = {key: value for key, value in options.items() if key != "name"}
-    optimizer: Any = build_optimizer(options["name"], params, **given)
+    kind, options, on_gpu = OPTIMIZERS[name]
+    optimizer: Any = build_optimizer(kind, params, **options)
     if device == "cuda":
         for group in optimizer.param_groups:
-            group.update(NOVOGRAD_ON_GPU.get(name, {}))
+            group.update(on_gpu)
     for _ in range(5):
         for p in params:
             gradient = torch.randn(p.shape, generator=generator, dtype=torch.float64)
@@ -227,7 +222,7 @@ def _describe_speed(found: dict[str, Any]) -> str:
     )
 
 
-def write_record(record: dict[str, Any], folder: Path = ROOT / "results" / "bench") -> Path:
+def write_record(record: dict[str, Any], folder: Path) -> Path:
     """A JSON file, and a page beside it."""
     name = record["machine"]["gpu"].split(" (")[0].lower().replace(" ", "-")
     path = folder / f"gpu-{name}.json"

@@ -36,22 +36,17 @@ class Activations(NamedTuple):
 
     per_parameter: float  # in sizes of all weights in float32: their copies, and temporaries
     per_unit: float  # bytes of a unit of the micro-batch, an utterance at its longest
+    parameters: int  # of the paper's model, for which alone these numbers hold
     per_unit_checkpointed: float | None = None  # with hardware.checkpoint_activations
 
 
 # Of the paper's models; fitted to the allocator's peaks on a hollow CUDA, to which a test compares
 # them. CUDA's context, NCCL's buffers and cuDNN's workspaces take 2 to 3 GB more.
 ACTIVATIONS = {
-    "imagenet": Activations(1.9, 40.4e6),
-    "librispeech": Activations(1.5, 173e6, 35e6),
-    "wmt14": Activations(1.6, 280e3),
-    "wikitext103": Activations(2.46, 810e3),
-}
-PARAMETERS = {  # of the paper's models, for which alone the numbers above hold
-    "imagenet": 25_549_352,
-    "librispeech": 332_632_349,
-    "wmt14": 184_762_368,
-    "wikitext103": 191_950_298,
+    "imagenet": Activations(1.9, 40.4e6, 25_549_352),
+    "librispeech": Activations(1.5, 173e6, 332_632_349, 35e6),
+    "wmt14": Activations(1.6, 280e3, 184_762_368),
+    "wikitext103": Activations(2.46, 810e3, 191_950_298),
 }
 
 
@@ -60,9 +55,8 @@ def peak_bytes(config: Any, parameters: int, state_bytes: int) -> float | None:
 
     None for models that the numbers do not hold for.
     """
-    task = config.task.name
-    known, whole = ACTIVATIONS.get(task), PARAMETERS.get(task, 0)
-    if known is None or abs(parameters - whole) > 0.01 * whole:
+    known = ACTIVATIONS.get(config.task.name)
+    if known is None or abs(parameters - known.parameters) > 0.01 * known.parameters:
         return None
     per_unit = known.per_unit
     if config.hardware.checkpoint_activations and known.per_unit_checkpointed is not None:

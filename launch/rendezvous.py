@@ -90,10 +90,6 @@ class Rendezvous:
         self._ended = threading.Event()
         self._beats: dict[int, tuple[bytes | None, float]] = {}  # the last, and when it came
 
-    @property
-    def is_first(self) -> bool:
-        return self.node.is_first
-
     def __enter__(self) -> Self:
         if self.node.count > 1:
             self._join()
@@ -108,7 +104,7 @@ class Rendezvous:
         with suppress(RuntimeError):
             self._store.set(f"left/{self.node.rank}", str(code))
             came = [rank for rank in self._others() if self._store.check([f"joined/{rank}"])]
-            if self.is_first and came:
+            if self.node.is_first and came:
                 left = [f"left/{rank}" for rank in came]
                 self._store.wait(left, timedelta(seconds=self.FAREWELL))
         self._ended.set()
@@ -132,8 +128,6 @@ class Rendezvous:
 
     def gathered(self) -> dict[int, Any]:
         """The values that nodes have given to the next `gather` already, by rank."""
-        if self.node.count == 1:
-            return {}
         given = {rank: self._read(f"{self._round}/{rank}") for rank in range(self.node.count)}
         return {rank: json.loads(value) for rank, value in given.items() if value is not None}
 

@@ -93,14 +93,14 @@ def read_overrides(
     check_packages()
     problems: list[str] = []
     composed = collect(overrides, problems)
-    config = None
     if composed is not None:
+        raw, origin = composed
         if meanwhile is not None and not problems:
-            meanwhile(composed.raw)
-        config = validate(composed.raw, problems, must_exist=must_exist)
-    if problems or composed is None or config is None:
-        raise ConfigProblem(list(dict.fromkeys(problems)))
-    return config, composed.origin
+            meanwhile(raw)
+        config = validate(raw, problems, must_exist=must_exist)
+        if config is not None and not problems:
+            return config, origin
+    raise ConfigProblem(list(dict.fromkeys(problems)))
 
 
 def complete_run_spec(

@@ -12,8 +12,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from types import FrameType
 
@@ -104,7 +105,6 @@ class Job:
     slot: Slot = field(default_factory=Slot)
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
     stop_signals: int = 0  # sent to it
-    tail: RowTail | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -115,11 +115,13 @@ class Job:
     def ending(self) -> str:
         return describe_exit(self.exit_status)
 
+    @cached_property
+    def _tail(self) -> RowTail:
+        return RowTail(self.spec.folder / ROWS_FILE)
+
     def last_row(self) -> Row:
         """The newest values that the run has logged, or {}."""
-        if self.tail is None:
-            self.tail = RowTail(self.spec.folder / ROWS_FILE)
-        return self.tail.read()
+        return self._tail.read()
 
 
 def run_jobs(
@@ -184,26 +186,22 @@ def _start(job: Job, *, to_log: bool) -> None:
         hardware = replace(spec.config.hardware, threads=job.slot.threads)
         spec = replace(spec, config=replace(spec.config, hardware=hardware))
     about = describe(spec, share=bool(job.slot.environment))
-    output = None
     if to_log:
         job.log.parent.mkdir(parents=True, exist_ok=True)
-        output = job.log.open("wb")
-        output.write(f"{about}\n".encode())
-        output.flush()
+        job.log.write_text(f"{about}\n", encoding="utf-8")
     else:
         print(about, flush=True)
-    job.process = subprocess.Popen(
-        LAUNCHER,
-        cwd=ROOT,
-        env=os.environ | job.slot.environment,
-        stdin=subprocess.PIPE,
-        stdout=output,
-        stderr=subprocess.STDOUT if to_log else None,
-        start_new_session=True,  # Ctrl-C reaches this process only, which sends it on in order
-        preexec_fn=be_killed_with_parent,
-    )
-    if output is not None:
-        output.close()
+    with job.log.open("ab") if to_log else nullcontext() as output:
+        job.process = subprocess.Popen(
+            LAUNCHER,
+            cwd=ROOT,
+            env=os.environ | job.slot.environment,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT if to_log else None,
+            start_new_session=True,  # Ctrl-C reaches this process only, which sends it on in order
+            preexec_fn=be_killed_with_parent,
+        )
     assert job.process.stdin is not None
     with suppress(OSError), job.process.stdin:  # a launcher that was killed at once
         job.process.stdin.write(run_file_text(spec.freeze()).encode())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import random
+from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from analysis.trials import Trial, TrialResult
 from engine.config import ConfigProblem
 from launch.sweep import Range, Sweep, SweepOptions, override_of
-from launch.sweep_state import ListedTrials, ResultOf, SweepState
+from launch.sweep_state import ListedTrials, ResultOf, Source, SweepState
 
 DRAWS_PER_TRIAL = 10  # at most: points may repeat where axes have few values
 
@@ -54,25 +55,23 @@ def open_sweep(sweep: Sweep, options: SweepOptions) -> SweepState:
 
 def random_trials(sweep: Sweep) -> list[Trial]:
     """The same points for every experiment."""
-    trials: dict[tuple[str, ...], Trial] = {}
-    for experiment in sweep.experiments:
-        own: dict[tuple[str, ...], Trial] = {}
-        for number in range(sweep.trials * DRAWS_PER_TRIAL):
-            generator = random.Random(f"{sweep.name} {number}")
-            values: dict[str, Any] = {"experiment": experiment}
-            for key, axis in sweep.axes.items():
-                part = generator.random()
-                drawn = axis.at(part) if isinstance(axis, Range) else axis[int(part * len(axis))]
-                values[key] = drawn
-            trial = sweep.trial(values)
-            own[trial.overrides] = trial
-            if len(own) == sweep.trials:
-                break
-        trials |= own
-    return list(trials.values())
+    points: dict[str, dict[str, Any]] = {}
+    for number in range(sweep.trials * DRAWS_PER_TRIAL):
+        generator = random.Random(f"{sweep.name} {number}")
+        point = {}
+        for key, axis in sweep.axes.items():
+            part = generator.random()
+            point[key] = axis.at(part) if isinstance(axis, Range) else axis[int(part * len(axis))]
+        points[repr(point)] = point
+        if len(points) == sweep.trials:
+            break
+    experiments = dict.fromkeys(sweep.experiments)
+    return [
+        sweep.trial({"experiment": e} | point) for e in experiments for point in points.values()
+    ]
 
 
-class OptunaSearch:
+class OptunaSearch(Source):
     """An Optuna study for each experiment, asked in turn; it maximizes the trials' scores."""
 
     def __init__(self, sweep: Sweep, file: Path, mark: str) -> None:
@@ -128,14 +127,12 @@ class OptunaSearch:
             study.tell(number, result.score)
 
     def _draw_in_turn(self) -> Iterator[Trial]:
-        iterators = [self._draw(experiment) for experiment in self._sweep.experiments]
+        iterators = deque(map(self._draw, self._sweep.experiments))
         while iterators:
-            for iterator in list(iterators):
-                trial = next(iterator, None)
-                if trial is None:
-                    iterators.remove(iterator)
-                else:
-                    yield trial
+            iterator = iterators.popleft()
+            if (trial := next(iterator, None)) is not None:
+                iterators.append(iterator)
+                yield trial
 
     def _draw(self, experiment: str) -> Iterator[Trial]:
         study, failed = self._studies[experiment], self._state("FAIL")

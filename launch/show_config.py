@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -65,8 +64,7 @@ def _plan(overrides: list[str]) -> str:
 
     spec = make_run_spec(overrides, need_data=False)
     numbers = {k: v for k, v in asdict(spec.plan).items() if k != "schedule"}
-    folder = str(Path(spec.config.paths.outputs, spec.run_id))
-    about = {"run_id": spec.run_id, "fingerprint": spec.fingerprint, "folder": folder}
+    about = {"run_id": spec.run_id, "fingerprint": spec.fingerprint, "folder": str(spec.folder)}
     return _yaml(about | {"plan": numbers, "changed_by_scale": spec.origin.changed_by_scale})
 
 

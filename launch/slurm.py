@@ -85,7 +85,10 @@ def _submit_alike(runs: list[RunSpec], cluster: ClusterConfig) -> list[str]:
         executor = SlurmExecutor(folder, python=cluster.python)
         executor.update_parameters(**_parameters(runs, cluster))
         with executor.batch():
-            jobs = [executor.submit(_in_job(run, cluster)) for run in runs]
+            jobs = []
+            for run in runs:
+                config = asdict(replace(run.config, cluster=ClusterConfig()))
+                jobs.append(executor.submit(LaunchInJob(config, cluster.requeue, run.origin)))
     except (FailedJobError, FailedSubmissionError, RuntimeError) as problem:
         raise ConfigProblem([f"Slurm refuses the job: {_last_line(problem)}"]) from problem
     for run, job in zip(runs, jobs, strict=True):
@@ -93,11 +96,6 @@ def _submit_alike(runs: list[RunSpec], cluster: ClusterConfig) -> list[str]:
         write_atomically(run.folder / JOB, content, durable=False)
         print(f"{run.run_id} is job {job.job_id}, log {job.paths.stdout}", flush=True)
     return [job.job_id for job in jobs]
-
-
-def _in_job(run: RunSpec, cluster: ClusterConfig) -> LaunchInJob:
-    config = asdict(replace(run.config, cluster=ClusterConfig()))
-    return LaunchInJob(config, cluster.requeue, run.origin)
 
 
 def _needs(config: RunConfig, cluster: ClusterConfig) -> tuple[int, int, int]:
@@ -143,7 +141,7 @@ def _parameters(runs: list[RunSpec], cluster: ClusterConfig) -> dict[str, Any]:
 
 def _known_state(run: RunSpec, queued: set[str]) -> str:
     """Why a run need not be submitted; empty if it must be."""
-    if read_status(run.folder).kind == "finished":
+    if read_status(run.folder).is_finished:
         return "finished"
     with suppress(OSError, ValueError, KeyError):
         if (job := parse_json((run.folder / JOB).read_text())["job"]) in queued:

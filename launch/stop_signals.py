@@ -29,9 +29,8 @@ class StopSignals:
     def __init__(self, *, patient: bool = False) -> None:
         self.count = 0
         self._patient = patient
-        self._logs: Path | None = None
-        self._ranks = range(0)
-        self._stop_file = Path()
+        self._stop_file: Path | None = None  # until there may be workers
+        self._pid_files: list[Path] = []
         self._torchrun: subprocess.Popen[bytes] | None = None
         self._before: dict[int, Any] = {}
 
@@ -44,15 +43,18 @@ class StopSignals:
             signal.signal(number, end_of(handler))
 
     def send_to(self, logs: Path, node: int, ranks: range) -> None:
-        """From now on signals are sent on to this node's workers."""
-        self._ranks, self._stop_file = ranks, stop_file(logs, node)
-        self._logs = logs
+        """From now on signals are sent on to this node's workers.
+
+        To these only: the process ids of another node are those of other processes here.
+        """
+        self._pid_files = [logs / f"rank-{rank}.pid" for rank in ranks]
+        self._stop_file = stop_file(logs, node)
 
     def clear(self) -> None:
         """Removes the process ids and the stop file of an earlier start."""
-        assert self._logs is not None
-        self._logs.mkdir(exist_ok=True)
-        for old in (self._stop_file, *self._pid_files()):
+        assert self._stop_file is not None
+        self._stop_file.parent.mkdir(exist_ok=True)
+        for old in (self._stop_file, *self._pid_files):
             old.unlink(missing_ok=True)
 
     def watch(self, torchrun: subprocess.Popen[bytes]) -> None:
@@ -80,7 +82,7 @@ class StopSignals:
         if number == signal.SIGHUP and self.count:
             return  # a terminal that is closed may send it twice, the shell's and the kernel's
         self.count += 1
-        if self._logs is None:
+        if self._stop_file is None:
             raise SystemExit(PREEMPTED)
         if self.count > 1:
             if not self._patient:
@@ -103,14 +105,9 @@ class StopSignals:
     def _is_running(self) -> bool:
         return self._torchrun is not None and self._torchrun.returncode is None
 
-    def _pid_files(self) -> list[Path]:
-        """Of this node's workers only: another node's ids are of other processes here."""
-        assert self._logs is not None
-        return [self._logs / f"rank-{rank}.pid" for rank in self._ranks]
-
     def _workers(self) -> list[int]:
         found = []
-        for file in self._pid_files():
+        for file in self._pid_files:
             with suppress(OSError, ValueError):
                 found.append(int(file.read_text()))
         return found

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import yaml
 
@@ -64,6 +64,9 @@ class PointOptions:
 
     def is_of(self, data: str) -> bool:
         return not isinstance(self.overrides, dict) or data in self.overrides
+
+    def overrides_on(self, data: str) -> list[str]:
+        return self.overrides[data] if isinstance(self.overrides, dict) else self.overrides
 
     def scaled(self, optimizer: str, tuned: Tuned) -> Tuned:
         """The tuned values times this point's factors."""
@@ -145,62 +148,41 @@ class StudyPlan:
     def rate_trial(self, data: str, optimizer: str, lr: float) -> Trial:
         """A learning rate, at the row's own weight decay."""
         values = Tuned(lr, self.rows[data, optimizer].weight_decay)
-        return self._trial(RATES, data, optimizer, lr, values, tuning=True)
+        return self._trial(RATES, PointOptions(lr), data, optimizer, values, tuning=True)
 
     def decay_trial(self, data: str, optimizer: str, lr: float, decay: float) -> Trial:
         """A weight decay, at the best learning rate."""
-        return self._trial(DECAY, data, optimizer, decay, Tuned(lr, decay), tuning=True)
+        values = Tuned(lr, decay)
+        return self._trial(DECAY, PointOptions(decay), data, optimizer, values, tuning=True)
 
     def headline_trials(self, data: str, optimizer: str, tuned: Tuned) -> Iterator[Trial]:
         for seed in self.seeds:
-            yield self._trial(HEADLINE, data, optimizer, 0.0, tuned, seed=seed)
+            yield self._trial(HEADLINE, PointOptions(0.0), data, optimizer, tuned, seed=seed)
 
     def point_trials(
         self, study: str, point: PointOptions, data: str, optimizer: str, values: Tuned
     ) -> Iterator[Trial]:
         """A point of a study with each of its seeds."""
         for seed in self.studies[study].seeds:
-            yield self._trial(
-                study,
-                data,
-                optimizer,
-                point.at,
-                values,
-                seed=seed,
-                series=point.series,
-                point=point,
-                asked_by=study,
-            )
+            yield self._trial(study, point, data, optimizer, values, seed=seed)
 
     def point_rate_trial(
         self, study: str, point: PointOptions, data: str, optimizer: str, values: Tuned
     ) -> Trial:
         """A learning rate at a point that is tuned again."""
-        return self._trial(
-            f"{study}{TUNING}",
-            data,
-            optimizer,
-            values.lr,
-            values,
-            series=f"{point.series} at {point.at:g}".strip(),
-            tuning=True,
-            point=point,
-            asked_by=study,
-        )
+        trial = self._trial(f"{study}{TUNING}", point, data, optimizer, values, tuning=True)
+        return replace(trial, at=values.lr, series=f"{point.series} at {point.at:g}".strip())
 
     def _trial(
         self,
         study: str,
+        point: PointOptions,
         data: str,
         optimizer: str,
-        at: float,
         values: Tuned,
         *,
         seed: int = 0,
-        series: str = "",
         tuning: bool = False,
-        point: PointOptions | None = None,
-        asked_by: str = "",
     ) -> Trial:
         row, options = self.rows[data, optimizer], self.data[data]
         has_scale = any(word.startswith("scale=") for word in self.overrides)
@@ -209,25 +191,22 @@ class StudyPlan:
             *([] if has_scale else [f"scale={self.scale}"]),
             f"small_data={options.small_data}",
             *(["evaluation.final=false"] if tuning else []),  # a test split stays unseen
+            *point.overrides_on(data),
+            override_of("optimizer.lr", values.lr),
         ]
-        if point is not None:
-            own = point.overrides
-            words += self.studies[asked_by].data[data]
-            words += own[data] if isinstance(own, dict) else own
-        words.append(override_of("optimizer.lr", values.lr))
         if values.weight_decay is not None:
             words.append(override_of("optimizer.weight_decay", values.weight_decay))
         words += [f"seed={seed}", *self.overrides]
-        if point is not None and point.batch != 1.0:
+        if point.batch != 1.0:
             size = _composed(*words)[0]
             words.append(f"batch.global_size={round(point.batch * size)}")
-        if point is not None and point.longer != 1.0:
+        if point.longer != 1.0:
             amount, unit = _composed(*words)[1].split()
             words.append(override_of("budget", f"{float(amount) * point.longer:.12g} {unit}"))
         metric = str(task_class(row.task).headline.name)
         if options.report_split and not tuning:
             metric = f"{options.report_split}/{metric.partition('/')[2]}"
-        return Trial(study, data, optimizer, series, at, seed, metric, tuple(words))
+        return Trial(study, data, optimizer, point.series, point.at, seed, metric, tuple(words))
 
 
 def read_study(
@@ -274,20 +253,24 @@ def _read_one(name: str, plan: StudyPlan, given: Any, problems: list[str]) -> St
     read: StudyOptions | None = read_dataclass(StudyOptions, given, where, problems)
     if read is None:
         return None
-    for data in read.data:
-        if data not in plan.data:
-            hint = did_you_mean(data, plan.data)
-            problems.append(f"{where}.data: {data} is not a data set of the study{hint}")
     by_data = read.optimizers if isinstance(read.optimizers, dict) else {}
+    for part, named in (("data", read.data), ("optimizers", by_data)):
+        for data in named:
+            if data not in plan.data:
+                hint = did_you_mean(data, plan.data)
+                problems.append(f"{where}.{part}: {data} is not a data set of the study{hint}")
     for data, names in by_data.items():
-        known = plan.data[data].get("rows", {}) if data in plan.data else {}
-        if data not in plan.data:
-            hint = did_you_mean(data, plan.data)
-            problems.append(f"{where}.optimizers: {data} is not a data set of the study{hint}")
-        elif not isinstance(names, list) or not set(names) <= set(known):
+        known = plan.data.get(data, {}).get("rows", {})
+        if data in plan.data and not (isinstance(names, list) and set(names) <= set(known)):
             problems.append(f"{where}.optimizers.{data}: must be a list of {', '.join(known)}")
     points = [read_dataclass(PointOptions, one, f"{where}.points", problems) for one in read.points]
-    return replace(read, points=cast(Any, points))
+    return replace(read, points=[_with_overrides(p, read.data) for p in points if p is not None])
+
+
+def _with_overrides(point: PointOptions, study: dict[str, list[str]]) -> Any:
+    """The point of a study whose overrides on each data set are in front of the point's own."""
+    own = {data: point.overrides_on(data) for data in study if point.is_of(data)}
+    return replace(point, overrides={data: [*study[data], *words] for data, words in own.items()})
 
 
 @lru_cache(maxsize=1024)

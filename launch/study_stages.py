@@ -8,6 +8,7 @@ same number of trials.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 
 from analysis.folders import RUNS, STUDIES
@@ -21,19 +22,20 @@ from analysis.trials import (
     best_result,
     read_trials,
     to_csv,
+    tuned_values,
 )
 from engine.config import ConfigProblem
 from engine.records import RunRecord, read_own_records, read_records
 from launch.run_spec import make_run_spec
 from launch.study import TUNING, PointOptions, StudyPlan, three_digits
-from launch.sweep_state import ResultOf, RunEnd, SweepState
+from launch.sweep_state import ResultOf, RunEnd, Source, SweepState
 from tasks.base import DataProblem
 from tasks.files import write_atomically
 
 Grids = Mapping[str, list[float]]  # values by optimizer
 
 
-class StudyStages:
+class StudyStages(Source):
     """The trials of a study, as far as results tell them."""
 
     def __init__(self, plan: StudyPlan) -> None:
@@ -52,18 +54,12 @@ class StudyStages:
         trials = [t for data in self.plan.data for t in self._trials(data, result, whole=whole)]
         return iter(sorted(trials, key=lambda t: order.get(t.study.removesuffix(TUNING), 0)))
 
-    def ask(self) -> Trial | None:
-        return None
-
-    def tell(self, trial: Trial, result: TrialResult | None) -> None:
-        """Stages follow from the results themselves."""
-
     def _trials(self, data: str, result: ResultOf, *, whole: bool) -> Iterator[Trial]:
         plan, rows = self.plan, self.plan.data[data].rows
         factors = plan.data[data].rates
         rates = {o: [three_digits(row.lr * f) for f in factors] for o, row in rows.items()}
         trials, tuned = self._search(result, rates, lambda o, lr: plan.rate_trial(data, o, lr))
-        yield from (trial for own in trials.values() for trial in own)
+        yield from chain.from_iterable(trials.values())
         if whole:
             tuned = {o: Tuned(row.lr, row.weight_decay) for o, row in rows.items()} | tuned
         decays = {
@@ -71,22 +67,18 @@ class StudyStages:
             for o in tuned
             if rows[o].weight_decay is not None
         }
-        if decays:
-            # The rates were tried at the row's own decay: the best of them is a decay's result.
-            given = {
-                o: (rows[o].weight_decay, result(trial))
-                for o in decays
-                for trial in trials[o]
-                if trial.at == tuned[o].lr
-            }
-            trials, decided = self._search(
-                result,
-                decays,
-                lambda o, decay: plan.decay_trial(data, o, tuned[o].lr, decay),
-                given,
-            )
-            yield from (trial for own in trials.values() for trial in own)
-            tuned = {o: one for o, one in tuned.items() if whole or o not in decays} | decided
+        # The rates were tried at the row's own decay: the best of them is a decay's result.
+        given = {
+            o: (rows[o].weight_decay, result(trial))
+            for o in decays
+            for trial in trials[o]
+            if trial.at == tuned[o].lr
+        }
+        trials, decided = self._search(
+            result, decays, lambda o, decay: plan.decay_trial(data, o, tuned[o].lr, decay), given
+        )
+        yield from chain.from_iterable(trials.values())
+        tuned = {o: one for o, one in tuned.items() if whole or o not in decays} | decided
         for optimizer, values in tuned.items():
             yield from plan.headline_trials(data, optimizer, values)
         for name, study in plan.studies.items():
@@ -117,7 +109,7 @@ class StudyStages:
                     study, point, data, o, Tuned(lr, values[o].weight_decay)
                 ),
             )
-            yield from (trial for own in trials.values() for trial in own)
+            yield from chain.from_iterable(trials.values())
             values = values | found if whole else found
         for optimizer, one in values.items():
             yield from plan.point_trials(study, point, data, optimizer, one)
@@ -174,13 +166,6 @@ def beyond(results: Mapping[float, TrialResult]) -> float:
     return three_digits(values[-1] ** 2 / values[-2])
 
 
-def tuned_values(best: TrialResult) -> Tuned:
-    """Learning rate and weight decay of a finished run."""
-    lr = best.option("lr")
-    assert lr is not None
-    return Tuned(lr, best.option("weight_decay"))
-
-
 class StudyState(SweepState):
     """A study's state, with its folder below outputs/."""
 
@@ -191,7 +176,7 @@ class StudyState(SweepState):
             overrides=["tracking.sweep=study"],
             published=published,
         )
-        self.folder, self._published_records = folder, published
+        self.folder = folder
         records = {record.run_id: record for record in self.records()}
         earlier = read_trials(folder / TRIALS_FILE, records, strict=False)
         self._others = [one for one in earlier if one.trial.data not in plan.data]
@@ -203,7 +188,7 @@ class StudyState(SweepState):
 
     def records(self) -> list[RunRecord]:
         """Those of the runs here, and of published ones that count."""
-        published = [record for _, record in self._published_records.values() if record]
+        published = [record for _, record in self._published.values() if record]
         own = read_own_records(self.folder.parent)
         return [*{record.run_id: record for record in [*published, *own]}.values()]
 

@@ -38,19 +38,31 @@ SECONDS_TO_SHARE = 30.0  # until all nodes must see a file of the first one
 SECONDS_TO_END = 15.0  # for workers after those of another node have failed
 
 
-def launch(config: RunConfig, origin: Origin, node: Node, *, patient: bool = False) -> int:
-    """This node's part of a run; the exit status is the same on every node."""
+def launch(
+    config: RunConfig,
+    origin: Origin,
+    node: Node,
+    *,
+    frozen: RunFile | None = None,
+    patient: bool = False,
+) -> int:
+    """This node's part of a run; the exit status is the same on every node.
+
+    A `frozen` run is validated already, and its data is prepared.
+    """
     try:
         with (
             StopSignals(patient=patient) as stop_signals,
             Rendezvous(node, config.hardware.timeout_s) as rendezvous,
         ):
-            spec = _complete_in_turn(config, origin, rendezvous)
-            if spec is None:
-                return BAD_INPUT
-            if node.is_first:
-                print(describe(spec), flush=True)
-            return _run(_Run(spec.freeze(), spec.config), rendezvous, stop_signals)
+            if frozen is None:
+                spec = _complete_in_turn(config, origin, rendezvous)
+                if spec is None:
+                    return BAD_INPUT
+                if node.is_first:
+                    print(describe(spec), flush=True)
+                config, frozen = spec.config, spec.freeze()
+            return _run(_Run(frozen, config), rendezvous, stop_signals)
     except RendezvousError as problem:
         print(problem, file=sys.stderr)
         return BAD_INPUT
@@ -64,13 +76,7 @@ def launch(config: RunConfig, origin: Origin, node: Node, *, patient: bool = Fal
 
 def launch_frozen(run: RunFile) -> int:
     """A run of this machine that a scheduler has validated, and whose data it has prepared."""
-    found = _Run(run, read_config(run.config))
-    try:
-        with StopSignals() as stop_signals, Rendezvous(Node(), 0.0) as rendezvous:
-            return _run(found, rendezvous, stop_signals)
-    except SystemExit as stopped:  # a stop signal before the workers were started
-        print(STOPPED_EARLY, flush=True)
-        return int(stopped.code or 0)
+    return launch(read_config(run.config), Origin(), Node(), frozen=run)
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,7 @@ def _complete_in_turn(config: RunConfig, origin: Origin, rendezvous: Rendezvous)
 
     None on all nodes if one of them has a problem.
     """
-    if not rendezvous.is_first and rendezvous.gather("")[0]:
+    if not rendezvous.node.is_first and rendezvous.gather("")[0]:
         return None
     spec, problem = None, ""
     try:
@@ -103,7 +109,7 @@ def _complete_in_turn(config: RunConfig, origin: Origin, rendezvous: Rendezvous)
         problem = str(found)
         where = f"{rendezvous.node}: " if rendezvous.node.count > 1 else ""
         print(f"{where}{problem}", file=sys.stderr)
-    if rendezvous.is_first and rendezvous.gather(problem)[0]:
+    if rendezvous.node.is_first and rendezvous.gather(problem)[0]:
         return None
     return None if any(rendezvous.gather(problem)) else spec
 
@@ -111,7 +117,7 @@ def _complete_in_turn(config: RunConfig, origin: Origin, rendezvous: Rendezvous)
 def _run(run: _Run, rendezvous: Rendezvous, stop_signals: StopSignals) -> int:
     """Writes run.yaml, starts the workers and returns the launcher's exit status."""
     with ExitStack() as held:
-        ends = _take_folder(run, held) if rendezvous.is_first else None
+        ends = _take_folder(run, held) if rendezvous.node.is_first else None
         ends = rendezvous.gather(ends)[0]
         if ends is not None:
             return int(ends)
@@ -196,7 +202,7 @@ def _run_attempts(run: _Run, rendezvous: Rendezvous, stop_signals: StopSignals) 
         if not any(count for count, *_ in nodes):
             code = _run_workers(run, rendezvous, stop_signals, port=nodes[0][-1])
         stopped = any(count for _, count in rendezvous.gather([code, stop_signals.count]))
-        found = read_status(folder) if rendezvous.is_first else Status()
+        found = read_status(folder) if rendezvous.node.is_first else Status()
         status = Status(**rendezvous.gather(asdict(found))[0])
         if status.kind in EXIT:
             return status
@@ -213,7 +219,7 @@ def _prepare_folder(folder: Path, rendezvous: Rendezvous, stop_signals: StopSign
     """Removes traces of an earlier start; a message if the folder can't be written to."""
     try:
         stop_signals.clear()
-        if rendezvous.is_first:
+        if rendezvous.node.is_first:
             write_status(folder, "starting", "")
     except OSError as problem:
         return f"{folder} can't be written to: {problem}"
@@ -222,7 +228,7 @@ def _prepare_folder(folder: Path, rendezvous: Rendezvous, stop_signals: StopSign
 
 def _conclude(run: _Run, rendezvous: Rendezvous, kind: str, message: str) -> Status:
     """The status of a run whose workers could not write it."""
-    if rendezvous.is_first:
+    if rendezvous.node.is_first:
         with suppress(OSError):  # a full disk
             write_status(run.folder, kind, message)
     return Status(kind, message)

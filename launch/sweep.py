@@ -13,14 +13,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 
 from analysis.trials import Trial, score
 from engine.config import ConfigProblem
 from engine.provenance import fingerprint
-from engine.schema import did_you_mean, read_dataclass
+from engine.schema import Within, did_you_mean, read_dataclass
 from launch.compose import collect, multirun_values, own_folders, searching
 from launch.config_files import folders_of, nearest_option, options_of
 from launch.override_text import override_of, value_text
@@ -43,7 +43,7 @@ class SweepFile:
     along: str | None = None  # the axis of the sensitivity; default: the learning rate's
     metric: str | None = None  # default: the task's headline
     search: str = "grid"
-    trials: int = 20  # of a search, for each experiment
+    trials: Annotated[int, Within(1)] = 20  # of a search, for each experiment
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class SweepOptions:
     """`key=value` arguments of the command itself; others replace the file's, or are its runs'."""
 
     sweep: str = UNNAMED
-    gpus_per_run: int = 1
-    jobs: int | None = None  # slots at most
+    gpus_per_run: Annotated[int, Within(1)] = 1
+    jobs: Annotated[int | None, Within(1)] = None  # slots at most
     plan_only: bool = False
 
 
@@ -138,7 +138,7 @@ def read_sweep(arguments: Sequence[str]) -> tuple[Sweep, SweepOptions]:
     along = file.along or next((key for key in LEARNING_RATES if key in all_axes), None)
     chosen = vars(file) | {"along": along, "metric": _metric(file, folders, problems)}
     sweep = Sweep(**chosen, name=options.sweep, axes=all_axes, overrides=overrides)
-    problems += _check(sweep, options, folders)
+    problems += _check(sweep, folders)
     if problems:
         raise ConfigProblem(problems)
     return sweep, options
@@ -254,7 +254,7 @@ def _task_of(experiment: str, folders: Sequence[Path]) -> str:
     name = experiment.partition("/")[0]
     if name not in TASKS and folders:
         found = collect([f"experiment={experiment}", "scale=paper", *searching(*folders)], [])
-        name = str(found.raw["task"]["name"]) if found else ""
+        name = str(found[0]["task"]["name"]) if found else ""
     return name
 
 
@@ -280,7 +280,7 @@ def _metric(file: SweepFile, folders: Sequence[Path], problems: list[str]) -> st
     return file.metric
 
 
-def _check(sweep: Sweep, options: SweepOptions, folders: Sequence[Path]) -> list[str]:
+def _check(sweep: Sweep, folders: Sequence[Path]) -> list[str]:
     """Problems that types do not show."""
     problems = []
     known = options_of("experiment", folders)
@@ -302,11 +302,4 @@ def _check(sweep: Sweep, options: SweepOptions, folders: Sequence[Path]) -> list
     for name in [*sweep.group_by, *([sweep.along] if sweep.along else [])]:
         if name not in names:
             problems.append(f"{name} is not an axis of this sweep{did_you_mean(name, names)}")
-    for name, number in (
-        ("trials", sweep.trials),
-        ("gpus_per_run", options.gpus_per_run),
-        ("jobs", options.jobs),
-    ):
-        if number is not None and number < 1:
-            problems.append(f"{name} must be at least 1, not {number}")
     return problems

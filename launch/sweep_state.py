@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -13,8 +12,7 @@ from engine.formats import format_time
 from engine.records import RunRecord, read_status
 from launch.estimate import RemainingTime
 from launch.exit_status import DIVERGED as DIVERGED_EXIT
-from launch.exit_status import FAILED as FAILED_EXIT
-from launch.exit_status import PREEMPTED
+from launch.exit_status import conclude
 from launch.run_spec import RunSpec, make_run_spec
 from launch.scheduler import Job, Slot, find_slots, run_jobs
 
@@ -34,12 +32,14 @@ class Source(Protocol):
 
     def ask(self) -> Trial | None:
         """A further trial of a search."""
+        return None
 
     def tell(self, trial: Trial, result: TrialResult | None) -> None:
         """The result of such a trial; None if it repeats one that is running."""
+        return None
 
 
-class ListedTrials:
+class ListedTrials(Source):
     """Trials that are known from the start."""
 
     def __init__(self, trials: Sequence[Trial]) -> None:
@@ -49,12 +49,6 @@ class ListedTrials:
         return self._trials
 
     expected = known
-
-    def ask(self) -> Trial | None:
-        return None
-
-    def tell(self, trial: Trial, result: TrialResult | None) -> None:
-        """There is nothing to choose."""
 
 
 class SweepState:
@@ -78,7 +72,7 @@ class SweepState:
         self._runs: dict[str, RunEnd] = {}
         self._known: list[Trial] | None = None  # until a result changes them
         self._expected: list[Trial] | None = None
-        self._jobs: dict[str, tuple[Job, list[Trial]]] = {}  # running, by run id
+        self._running: set[str] = set()  # run ids
 
     def spec(self, trial: Trial) -> RunSpec:
         """The run of a trial, composed and validated once."""
@@ -154,7 +148,7 @@ class SweepState:
             trial = self._next_known() or self._next_asked()
             if trial is not None:
                 yield self._start(trial)
-            elif self._jobs:
+            elif self._running:
                 yield None
             else:
                 return
@@ -179,20 +173,18 @@ class SweepState:
         return None
 
     def _runs_now(self, trial: Trial) -> bool:
-        return self.spec(trial).run_id in self._jobs
+        return self.spec(trial).run_id in self._running
 
     def _start(self, trial: Trial) -> Job:
         spec = self.spec(trial)
-        log = self.logs / f"{spec.run_id.replace('/', '-')}.log"
-        job = Job(spec, log, label_of(trial))
-        same = [other for other in self.known() if self.spec(other).run_id == spec.run_id]
-        self._jobs[spec.run_id] = job, [trial, *(other for other in same if other is not trial)]
-        return job
+        self._running.add(spec.run_id)
+        return Job(spec, self.logs / f"{spec.run_id.replace('/', '-')}.log", label_of(trial))
 
     def ended(self, job: Job) -> None:
         """Takes in the result of a run."""
         run_id = job.spec.run_id
-        _, trials = self._jobs.pop(run_id)
+        trials = [trial for trial in self.known() if self.spec(trial).run_id == run_id]
+        self._running.remove(run_id)
         self._runs.pop(run_id, None)
         self._known = self._expected = None
         if job.exit_status not in (0, DIVERGED_EXIT) and not job.stop_signals:
@@ -253,15 +245,13 @@ def run_trials(
 
 def exit_status(state: SweepState, *, finished: bool) -> int:
     """The status of the command, with a line for each run that failed."""
-    if not finished:
-        print("stopped on request: rerun the same command to resume", flush=True)
-        return PREEMPTED
     failed = {one.run_id: one for one in state.results() if not one.is_done}
+    messages = []
     for run_id, one in failed.items():
         job = state.failed.get(run_id)
         why = f"{job.ending}; see {job.log}" if job else f"no {one.trial.metric} in its record"
-        print(f"{label_of(one.trial)}: {why}", file=sys.stderr)
-    return FAILED_EXIT if failed else 0
+        messages.append(f"{label_of(one.trial)}: {why}")
+    return conclude(messages, completed=finished)
 
 
 def label_of(trial: Trial) -> str:

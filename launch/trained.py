@@ -74,16 +74,10 @@ def open_model(
         hardware=_hardware(config.hardware, changed),
         paths=replace(config.paths, data=data),
     )
-    return OpenModel(trained, config, task_of(trained, config))
-
-
-def task_of(trained: TrainedModel, config: RunConfig) -> Task:
-    """With the classes or the vocabulary that the model was trained with."""
-    micro_batches = max(1, config.batch.global_size // config.batch.micro)
-    task = make_task(config, micro_batches)
-    if trained.files:
+    task = make_task(config, max(1, config.batch.global_size // config.batch.micro))
+    if trained.files:  # the classes or the vocabulary that the model was trained with
         task.use_model_files(trained.files)
-    return task
+    return OpenModel(trained, config, task)
 
 
 def _keys(overrides: Sequence[str], changeable: tuple[str, ...]) -> set[str]:

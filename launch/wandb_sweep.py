@@ -13,9 +13,10 @@ from analysis.trials import score
 from engine import wandb_runs
 from engine.records import wandb_id
 from launch.config_files import ROOT
+from launch.override_text import override_of, value_text
 from launch.run_spec import RunSpec, read_overrides
 from launch.search import random_trials
-from launch.sweep import Range, Sweep, SweepOptions, override_of
+from launch.sweep import Range, Sweep, SweepOptions
 
 METHODS = {"grid": "grid", "random": "random", "optuna": "bayes"}
 # Factors of a sweep are not in a run's configuration; these are what they multiply.
@@ -66,7 +67,7 @@ def _parameter(axis: list[Any] | Range) -> dict[str, Any]:
         kind = "log_uniform_values" if axis.log else "uniform"
         return {"distribution": kind, "min": axis.low, "max": axis.high}
     plain = all(isinstance(value, int | float) and not isinstance(value, bool) for value in axis)
-    return {"values": [v if plain else override_of("", v).removeprefix("=") for v in axis]}
+    return {"values": [v if plain else value_text(v) for v in axis]}
 
 
 def report(sweep: Sweep, runs: Sequence[RunSpec]) -> str:

@@ -39,7 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     published, title = read_records(RUNS), f"{len(TASKS)} tasks at scale {scale}"
     completed = runs.run_experiments(title, jobs, overrides, published, to_logs=True)
-    print(f"\n{headline_table(map(headline_row, by_task(jobs)))}\n")
+    by_task = [[job for job in jobs if job.spec.config.task.name == task] for task in TASKS]
+    print(f"\n{headline_table(map(headline_row, by_task))}\n")
     done = [job for job in jobs if job.spec.is_done]
     for job in done:
         own = read_record(job.spec.record_path)
@@ -48,12 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"\n{runs.show_examples([*last.values()])}")
     page = write_own_page(Path(jobs[0].spec.config.paths.outputs), recipe_fingerprints)
     print(f"\nthe paper's numbers beside all runs: {page}")
-    return runs.conclude(jobs, completed=completed)
-
-
-def by_task(jobs: Sequence[Job]) -> list[list[Job]]:
-    """The jobs of each task."""
-    return [[job for job in jobs if job.spec.config.task.name == task] for task in TASKS]
+    return runs.exit_status(jobs, completed=completed)
 
 
 def headline_row(jobs: Sequence[Job]) -> HeadlineRow:

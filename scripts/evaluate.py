@@ -37,11 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--output", type=Path, help="the file to write instead")
     asked = parser.read(arguments)
-    from launch.evaluate import Evaluation, run_evaluation  # torch: after the command line
+    from launch.evaluate import run_evaluation  # torch: after the command line
 
-    return run_evaluation(
-        Evaluation(**vars(asked)), sys.argv[1:] if arguments is None else arguments
-    )
+    return run_evaluation(**vars(asked), command=sys.argv[1:] if arguments is None else arguments)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from analysis.folders import BENCH
 from engine.config import ConfigProblem
 from launch.command_line import CommandLine, reports
 
@@ -20,7 +21,8 @@ def main() -> int:
     """Exit status."""
     parser = CommandLine("gpu_check", __doc__)
     parser.add_argument("--steps", type=int, default=50, help="timed steps of each task")
-    parser.add_argument("--folder", type=Path, help="where the record goes (results/bench)")
+    what = "where the record goes (results/bench)"
+    parser.add_argument("--folder", type=Path, default=BENCH, help=what)
     options = parser.read()
     import torch
 
@@ -33,8 +35,7 @@ def main() -> int:
     from launch.gpu_check import check_gpu, write_record
 
     record = check_gpu(options.steps)
-    path = write_record(record, *([options.folder] if options.folder else []))
-    print(f"record: {path}")
+    print(f"record: {write_record(record, options.folder)}")
     return 0 if record["agrees_with_cpu"] else 1
 
 

@@ -12,36 +12,30 @@ import argparse
 import sys
 from pathlib import Path
 
-from launch.command_line import CommandLine
+from launch.command_line import CommandLine, reports
 from tasks.base import DataProblem
 from tasks.meter import Meter
 from tasks.preparing import DATA_SETS, Options, describe, prepare_task
 from tasks.small import MINI, SMALL, prepare_mini, prepare_small
 
 
+@reports(DataProblem)
 def main(arguments: list[str] | None = None) -> int:
     """Makes one data set; never a traceback for what a user or a disk can get wrong."""
     options = _parser().read(arguments)
+    data, sources = options.data, options.sources
     try:
         with Meter() as meter:
             if options.command == "mini":
-                prepare_mini(options.data, options.only, meter.say)
+                prepare_mini(data, options.only, meter.say)
             elif options.command == "small":
                 for name in options.set:
-                    prepare_small(name, options.data, options.sources, meter, meter.say)
+                    prepare_small(name, data, sources, meter, meter.say)
             else:
-                wanted = Options(
-                    options.data,
-                    options.sources,
-                    getattr(options, "subsets", ()),
-                    getattr(options, "news_commentary", "v11"),
-                )
+                wanted = Options(data, sources, options.subsets, options.news_commentary)
                 prepare_task(options.command, wanted, meter, meter.say)
-    except DataProblem as problem:
-        print(problem, file=sys.stderr)
-        return 2
     except OSError as error:
-        print(describe(error, options.data), file=sys.stderr)
+        print(describe(error, data), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("stopped; run the same command to resume", file=sys.stderr)
@@ -51,6 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _parser() -> CommandLine:
     parser = CommandLine("prepare", __doc__)
+    parser.set_defaults(sources=(), subsets=(), news_commentary="v11")  # where there is no option
     commands = parser.add_subparsers(
         dest="command",
         required=True,

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     records = runs.recipe_records(jobs, overrides, published)
     print(f"\n{paper_tables(options.task, tables, records)}\n")
     print(runs.describe_metrics(jobs, records))
-    return runs.conclude(jobs, completed=completed)
+    return runs.exit_status(jobs, completed=completed)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

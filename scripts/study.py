@@ -19,39 +19,35 @@ from analysis.study_page import write_study
 from benchmarks.memory import measure_all
 from engine.config import ConfigProblem
 from engine.records import RecordError, read_records
-from launch.command_line import CommandLine
+from launch.command_line import CommandLine, reports
 from launch.estimate import RemainingTime
-from launch.exit_status import BAD_INPUT
 from launch.study import FILE, SHORT, read_study
 from launch.study_stages import available, open_study
 from launch.sweep_state import describe, exit_status, find_trial_slots, run_trials
 from tasks.base import DataProblem
 
 
+@reports(ConfigProblem, DataProblem, RecordError)
 def main(arguments: Sequence[str] | None = None) -> int:
     """From nothing to a verdict on each claim."""
     options = parse(arguments)
-    try:
-        file = SHORT if options.short else FILE
-        whole = read_study(options.overrides, file, quick=options.quick)
-        plan, missing = available(whole.only(options.data) if options.data else whole)
-        state = open_study(plan, keep=options.keep, name=file.stem)
-        slots = find_trial_slots(state, options.jobs, must_exist=not options.plan)
-        remaining = RemainingTime(state.to_do(), len(slots), read_records(RUNS))
-        for name, why in missing.items():
-            print(f"{name} is left out: {why}")
-        print(f"data       {', '.join(plan.data)}\n{describe(state, slots, remaining)}", flush=True)
-        if options.plan:
-            return 0
-        finished = run_trials(state, slots, remaining, state.save)
-        state.save()
-        memory = BENCH / "memory.json" if options.keep else state.folder / "memory.json"
-        if finished and not state.failed and not memory.exists():
-            measure_all(memory)
-        print(f"wrote {write_study(state.folder, state.records(), memory)}")
-    except (ConfigProblem, DataProblem, RecordError) as problem:
-        print(problem, file=sys.stderr)
-        return BAD_INPUT
+    file = SHORT if options.short else FILE
+    whole = read_study(options.overrides, file, quick=options.quick)
+    plan, missing = available(whole.only(options.data) if options.data else whole)
+    state = open_study(plan, keep=options.keep, name=file.stem)
+    slots = find_trial_slots(state, options.jobs, must_exist=not options.plan)
+    remaining = RemainingTime(state.to_do(), len(slots), read_records(RUNS))
+    for name, why in missing.items():
+        print(f"{name} is left out: {why}")
+    print(f"data       {', '.join(plan.data)}\n{describe(state, slots, remaining)}", flush=True)
+    if options.plan:
+        return 0
+    finished = run_trials(state, slots, remaining, state.save)
+    state.save()
+    memory = BENCH / "memory.json" if options.keep else state.folder / "memory.json"
+    if finished and not state.failed and not memory.exists():
+        measure_all(memory)
+    print(f"wrote {write_study(state.folder, state.records(), memory)}")
     return exit_status(state, finished=finished)
 
 

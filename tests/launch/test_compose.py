@@ -78,7 +78,7 @@ def changes(*overrides: str) -> dict[str, list[object]]:
     composed = collect(["experiment=imagenet/novograd_100ep", *overrides], problems)
     assert composed is not None
     assert not problems
-    return composed.origin.changed_by_scale
+    return composed[1].changed_by_scale
 
 
 def test_what_a_scale_changes_is_known_key_by_key():
