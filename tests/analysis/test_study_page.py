@@ -68,6 +68,28 @@ def test_an_explanation_comes_after_the_claims():
     assert "| 40 | 49 | 50 | 90 |" in page
 
 
+def test_the_page_begins_with_the_headline_and_the_figure_of_passes(trials: list[TrialResult]):
+    for at, lead in ((1.5, -2.0), (30.0, 1.0)):
+        trials += [
+            result(50.0 + s + better, study="passes", optimizer=name, seed=s, at=at)
+            for name, better in (("sgd", 0.0), ("novograd", lead))
+            for s in range(3)
+        ]
+    page = page_of(trials)
+    places = [
+        page.index(text)
+        for text in (
+            "The question: does NovoGrad end on par",
+            "| one, val top-1, % | 51.0 ± 1.0 | 51.0 ± 1.0 | +0.0 \\[+0.0, +0.0\\] |",
+            "](curves/passes.svg)",
+            "| claim | verdict | in short |",
+            "| lead, %, after | 1.5 passes | 30 passes |",
+        )
+    ]
+    assert places == sorted(places)
+    assert page.count("passes.svg") == 1
+
+
 def test_the_edge_of_what_was_tried_and_the_test_split():
     made = [result(x, metric="valid/ppl", at=x) for x in (0.1, 1.0)]
     final = {"valid/ppl": 30.0, "test/ppl": 31.5}

@@ -129,6 +129,7 @@ def test_published_trials_are_those_of_the_file(file: Path):
         ({"seeds": "all"}, r"study.yaml: seeds must be a list"),
         ({"sets": []}, "sets is not a known key"),
         ({"studies": {"sleep": {"data": {}, "points": []}}}, "no study has this name"),
+        ({"studies": {"headline": {"data": {}, "points": []}}}, "no study has this name"),
         ({"studies": {"beta2": {"data": {"mnist": []}, "points": []}}}, "mnist is not a data set"),
         ({"studies": {"beta2": {"data": {}, "points": [{"on": 1}]}}}, "on is not a known key"),
         (
