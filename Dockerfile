@@ -17,6 +17,8 @@ WORKDIR /repro
 ENV VENV=/opt/venv
 COPY Makefile requirements.lock pyproject.toml ./
 COPY optim ./optim
+COPY engine ./engine
+COPY launch ./launch
 COPY scripts ./scripts
 ARG TORCH_INDEX=
 RUN make setup PYTHON=python3.11 TORCH_INDEX="${TORCH_INDEX}"

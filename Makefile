@@ -1,16 +1,16 @@
-# The front door of the suite. `make help` lists what it opens.
+# The suite's entry point; `make help` lists the targets.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
-# The interpreter that the environment is made from: the first Python 3.11 that can make one.
+# The interpreter for the virtual environment: the first Python 3.11 with venv and pip.
 find_python = for p in python3.11 python3 python; do \
 	"$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null \
 	&& command -v "$$p" && break; done; true
 PYTHON ?= $(shell $(find_python))
 
-# An active conda environment made from environment.yml is used as it is; otherwise .venv.
+# The active conda environment if it was made from environment.yml, otherwise .venv.
 ifeq ($(CONDA_DEFAULT_ENV),novograd-repro)
 VENV ?= $(CONDA_PREFIX)
 else
@@ -24,15 +24,15 @@ PYTEST_FLAGS ?= -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-22s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(STAMP) ## create the environment from requirements.lock (5 GB, some minutes, once)
 
-# setuptools and wheel first: two packages come as sources, and build isolation would download
-# another torch for fairseq. fairseq last: READTHEDOCS=1 makes it a pure Python package. With
-# TORCH_INDEX the same versions of torch come from that wheel index, for GPUs that the default
-# build does not support, and bring their own CUDA libraries; all else is what the lock says.
+# setuptools and wheel first: two packages are source distributions, and build isolation would
+# download a second torch for fairseq. fairseq last: READTHEDOCS=1 makes it a pure Python package.
+# With TORCH_INDEX the same versions of torch come from that wheel index, with their own CUDA
+# libraries, for GPUs that the default build does not support; all else follows the lock.
 TORCH_FAMILY := ^(torch|torchvision|torchaudio|triton|nvidia-.*|cuda-.*)==
 BUILD_TOOLS := ^(pip|setuptools|wheel)==
 locked = awk -v want='$(1)' -v skip='$(2)' '/^\#/ {next} /^[a-z0-9]/ \
@@ -62,19 +62,19 @@ endif
 	@touch $@
 
 .PHONY: test
-test: setup ## set up, then run all tests (minutes)
+test: setup ## set up, then run the default tests (minutes)
 	@OMP_NUM_THREADS=1 $(RUN) -m pytest $(PYTEST_FLAGS)
 
 .PHONY: test-slow
-test-slow: setup ## the studies that the default tests leave out: many random kills, torch.compile
+test-slow: setup ## slow tests that the default run leaves out: many random kills, torch.compile
 	@OMP_NUM_THREADS=1 $(RUN) -m pytest $(PYTEST_FLAGS) -m slow
 
 .PHONY: test-cluster
-test-cluster: setup ## runs as jobs of a real Slurm on this machine, installed where root and apt can
+test-cluster: setup ## run jobs on a real Slurm on this machine, installed through apt where possible (needs root)
 	@OMP_NUM_THREADS=1 $(RUN) -m pytest -m cluster tests/cluster
 
-# An environment of its own that finds all packages of the lock where they are, so that only what
-# Lightning, Transformers and Accelerate add to them is installed: no second torch.
+# A separate environment that reuses the packages installed from the lock, so that only what
+# Lightning, Transformers and Accelerate add is installed: no second torch.
 INTEGRATIONS := .venv-integrations
 ADDED := tests/integrations/requirements.txt
 
@@ -90,35 +90,35 @@ $(INTEGRATIONS)/.installed: $(ADDED) $(STAMP)
 	@touch $@
 
 .PHONY: test-integrations
-test-integrations: $(INTEGRATIONS)/.installed ## NovoGrad in Lightning, Transformers, Accelerate and FSDP2
+test-integrations: $(INTEGRATIONS)/.installed ## test NovoGrad in Lightning, Transformers, Accelerate and FSDP2
 	@OMP_NUM_THREADS=1 $(INTEGRATIONS)/bin/python -m pytest $(PYTEST_FLAGS) tests/integrations
 
 .PHONY: test-faults
-test-faults: setup ## attack the suite from outside and count what it survives, 20 minutes (ARGS=--quick)
+test-faults: setup ## inject faults from outside and count how many are survived, 20 minutes (ARGS=--quick)
 	@OMP_NUM_THREADS=1 $(RUN) -m tests.faults $(ARGS)
 
 .PHONY: smoke
-smoke: setup ## one experiment from command to record on made-up data, in seconds
+smoke: setup ## one experiment from command to record on generated data, in seconds
 	@$(RUN) -m scripts.launch experiment=imagenet/novograd_100ep scale=smoke
 
 .PHONY: demo
-demo: setup ## the headline rows of all four tasks on small data, with one table and a report
+demo: setup ## the headline rows of all four tasks on small data: one table and a report
 	@$(RUN) -m scripts.demo $(ARGS)
 
 .PHONY: reproduce-imagenet
-reproduce-imagenet: setup ## Tables 1-3 on GPUs, Table 1 on small data without (SCALE= TABLES= ARGS=)
+reproduce-imagenet: setup ## Tables 1-3; without a GPU Table 1 on small data (SCALE= TABLES= SEEDS= ARGS=)
 	@$(RUN) -m scripts.reproduce imagenet $(REPRODUCE)
 
 .PHONY: reproduce-librispeech
-reproduce-librispeech: setup ## Tables 4, 5 and Figure 1; Table 4 on synthetic speech without a GPU
+reproduce-librispeech: setup ## Tables 4, 5 and Figure 1; without a GPU Table 4 on synthetic speech
 	@$(RUN) -m scripts.reproduce librispeech $(REPRODUCE)
 
 .PHONY: reproduce-wmt
-reproduce-wmt: setup ## Table 6, on messages of a program without a GPU (SCALE= SEEDS= ARGS=)
+reproduce-wmt: setup ## Table 6; without a GPU on a program's messages (SCALE= SEEDS= ARGS=)
 	@$(RUN) -m scripts.reproduce wmt14 $(REPRODUCE)
 
 .PHONY: reproduce-wikitext
-reproduce-wikitext: setup ## Table 7 and Figure 2, on small text without a GPU (SCALE= SEEDS= ARGS=)
+reproduce-wikitext: setup ## Table 7 and Figure 2; without a GPU on a small Wikipedia text (SCALE= SEEDS= ARGS=)
 	@$(RUN) -m scripts.reproduce wikitext103 $(REPRODUCE)
 
 # What `make reproduce-… SCALE=mini TABLES=1,3 SEEDS=0,1,2 ARGS="…"` passes on.
@@ -134,7 +134,7 @@ sweep: setup ## a grid of runs on all GPUs or cores (SWEEP=imagenet_lr SCALE= AR
 	@$(RUN) -m scripts.sweep sweep=$(SWEEP) $(if $(SCALE),scale=$(SCALE)) $(ARGS)
 
 .PHONY: study
-study: setup ## the paper's claims on small data at scale=mini, some hours (ARGS=--plan, ARGS=--short)
+study: setup ## test the paper's claims on small data, some hours (ARGS=--plan, ARGS=--short)
 	@$(RUN) -m scripts.study $(ARGS)
 
 .PHONY: report
@@ -154,7 +154,7 @@ wandb-sync: setup ## upload offline W&B runs, segment by segment (ARGS=--dry-run
 	@$(RUN) -m scripts.wandb_sync $(ARGS)
 
 .PHONY: check
-check: setup ## lint, formatting, types, and that the report is what the records give
+check: setup ## lint, formatting, types, and whether the report matches the records
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m mypy
@@ -166,7 +166,7 @@ format: setup ## fix what ruff can fix
 	@$(RUN) -m ruff format .
 
 .PHONY: bench
-bench: setup ## time all hot paths against their competitors: docs/performance.md (FULL=1: longer)
+bench: setup ## time all hot paths against their competitors: docs/performance.md (FULL=1: more rounds)
 	@$(RUN) -m scripts.bench $(BENCH)
 	@$(RUN) -m scripts.report
 
@@ -174,7 +174,7 @@ bench: setup ## time all hot paths against their competitors: docs/performance.m
 BENCH = $(if $(FULL),--full) $(ARGS)
 
 .PHONY: bench-optim
-bench-optim: setup ## NovoGrad's step against torch's optimizers and other NovoGrads
+bench-optim: setup ## NovoGrad's step against torch's optimizers and other NovoGrad implementations
 	@$(RUN) -m scripts.bench optim $(BENCH)
 	@$(RUN) -m scripts.report
 
@@ -184,7 +184,7 @@ bench-engine: setup ## a training step through the engine against a bare loop
 	@$(RUN) -m scripts.report
 
 .PHONY: bench-input
-bench-input: setup ## images per second and core, against torchvision's reference pipeline
+bench-input: setup ## images per second per core, against torchvision's reference pipeline
 	@$(RUN) -m scripts.bench input $(BENCH)
 	@$(RUN) -m scripts.report
 
@@ -204,7 +204,7 @@ bench-wikitext: setup ## Transformer-XL's step and evaluation, against the origi
 	@$(RUN) -m scripts.report
 
 .PHONY: bench-commands
-bench-commands: setup ## how long help, plan, report and a smoke run take, against importing torch
+bench-commands: setup ## how long help, plan, report and a smoke run take, compared with importing torch
 	@$(RUN) -m scripts.bench commands $(BENCH)
 	@$(RUN) -m scripts.report
 

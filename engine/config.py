@@ -238,10 +238,6 @@ def read_config(raw: Any) -> RunConfig:
 def check_combinations(values: dict[str, Any]) -> list[str]:
     """What is wrong between two values of one section."""
     problems = []
-    if values.get("init_from") is not None and values.get("init_gain", 1.0) != 1:
-        problems.append("init_gain multiplies random weights: with init_from it must be 1")
-    if values.get("init_from") is None and values.get("init_sha256") is not None:
-        problems.append("init_sha256 is the sum of init_from's weights, which is missing")
     hardware, cluster = values.get("hardware"), values.get("cluster")
     if hardware is not None and hardware.profile is not None:
         start, _, stop = hardware.profile.partition(":")

@@ -44,7 +44,7 @@ class CommandLine(argparse.ArgumentParser):
             default=argparse.SUPPRESS,
             choices=("bash", "query"),
             metavar="bash",
-            help=f"print the completion of all scripts for bash; to install it: {call}",
+            help=f"print tab completion of all scripts for bash; to install it: {call}",
         )
 
     def add_overrides(self, what: str = "overrides, see below") -> None:
@@ -57,8 +57,8 @@ class CommandLine(argparse.ArgumentParser):
     def add_model(self, what: str = "a run's folder, a checkpoint or an export") -> None:
         """A trained model, and which of a run's checkpoints."""
         self.add_argument("path", type=Path, metavar="model", help=what)
-        self.add_argument("--checkpoint", default="last", help="last, best or a step of the run")
-        what = "the mean of the last K checkpoints"
+        self.add_argument("--checkpoint", default="last", help="last (default), best or a step")
+        what = "use the mean of the last K checkpoints"
         self.add_argument("--average", type=int, default=1, metavar="K", help=what)
 
     def read(self, arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -92,7 +92,7 @@ class CommandLine(argparse.ArgumentParser):
         elif missing := re.match(r"the following arguments are required: (.*)", message):
             optional = [str(action.metavar) for action in self._actions if action.nargs == "*"]
             names = [name for name in missing[1].split(", ") if name not in optional]
-            message = f"{', '.join(names)} is missing; --help shows how it is called"
+            message = f"{', '.join(names)} is missing; see --help"
         elif wrong := re.match(r"(.*): invalid choice: '(.*?)' \(choose from (.*)\)", message):
             choices = [name.strip("' ") for name in wrong[3].split(",")]
             message = f"{wrong[1]}: {wrong[2]} is not a choice{did_you_mean(wrong[2], choices)}"
@@ -157,7 +157,7 @@ def describe_groups() -> str:
             )
             start = indent
     lines.append(
-        "single values: key=value, as optimizer.lr=0.01 seed=1 \"budget='10 epochs'\"; key=null;\n"
+        "values: key=value, such as optimizer.lr=0.01 seed=1 \"budget='10 epochs'\"; key=null;\n"
         "lists [a,b] and mappings {a: b}; +key=value adds, ~key removes, as in Hydra.\n"
         "docs/running.md explains them."
     )

@@ -3,7 +3,7 @@
     python -m scripts.bench optim --full
 
 Writes results/bench/<name>.json; `make report` renders docs/performance.md from these records.
-Exit status: 0 measured, whatever the ratios · 1 a bench failed · 2 a mistake in the command.
+Exit status: 0 measured, whatever the ratios · 1 a benchmark failed · 2 bad arguments.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of {known} (default: all)")
     parser.add_argument("--full", action="store_true", help="four times as many rounds")
     parser.add_argument("--device", help="cpu, cuda, cuda:1 … (default: cuda where there is one)")
-    parser.add_argument("--folder", type=Path, default=BENCH, help="of the records (results/bench)")
+    parser.add_argument(
+        "--folder", type=Path, default=BENCH, help="for records (default: results/bench)"
+    )
     options = parser.read(arguments)
     for name in options.names:
         if name not in benches:

@@ -2,9 +2,9 @@
 
     python -m scripts.compare experiment=imagenet/* --group-by optimizer.name --metric val/top1
 
-Mean ± standard deviation over each group, as a table here and as charts, CSV files and an HTML page
-in `outputs/compare/`. A RUN is a run's folder or id, or that of an offline W&B run; without any,
-all below --outputs are compared. `key=pattern` selects by the configuration: `optimizer.lr=0.00?`.
+Prints mean ± standard deviation of each group as a table, and writes charts, CSV files and an HTML
+page to `outputs/compare/`. A RUN is a run's folder or id, or that of an offline W&B run; by default
+all runs below --outputs are compared. `key=pattern` selects by configuration: `optimizer.lr=0.00?`.
 
 Exit status: 0 compared · 2 nothing to compare, a bad argument, or W&B can't be reached.
 """
@@ -50,8 +50,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The command line; `group_by=` and `scale=` are also overrides, as for a launch."""
     parser = CommandLine("compare", __doc__)
     add = parser.add_argument
-    add("runs", nargs="*", metavar="RUN|key=value", help="a folder, a run id, or a selection")
-    add("--metric", nargs="+", action="extend", help="default: the headline and train/loss")
+    add("runs", nargs="*", metavar="RUN|key=value", help="a folder, a run id or a selection")
+    add("--metric", nargs="+", action="extend", help="default: the headline metric and train/loss")
     add("--axis", choices=AXES, default="epoch")
     add("--group-by", default="experiment", help="a key of the configuration")
     add("--scale", choices=SCALES, help="compare only runs of this scale")

@@ -3,7 +3,7 @@
     python -m scripts.demo
 
 The first row of every optimizer in each task's first table, at scale=mini. Rerun to resume. Prints
-a table, whether each run equals the published one to the bit, and one prediction per task.
+a table, whether each run equals the published one bit for bit, and one prediction per task.
 Exit status: 0 all finished · 1 some failed · 2 bad configuration or data · 75 stopped on request.
 """
 

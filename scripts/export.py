@@ -3,7 +3,7 @@
     python -m scripts.export outputs/imagenet/RUN --to exports/resnet50
 
 The folder has model.safetensors, config.json, the classes or the vocabulary, and README.md, a model
-card. `scripts.predict`, `scripts.evaluate` and `init_from=FOLDER` take it.
+card. `scripts.predict`, `scripts.evaluate` and `init_from=FOLDER` accept it.
 
 Exit status: 0 exported · 2 bad input.
 """

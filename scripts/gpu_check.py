@@ -2,8 +2,9 @@
 
     python -m scripts.gpu_check --steps 50
 
-Writes results/bench/gpu-<name>.json and a page beside it. Exit status: 0 ·
-1 where the GPU's numbers are not the CPU's · 2 without a usable GPU.
+Writes results/bench/gpu-<name>.json and a page next to it.
+
+Exit status: 0 the numbers agree · 1 the GPU's numbers differ from the CPU's · 2 no usable GPU.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from launch.command_line import CommandLine, reports
 def main() -> int:
     """Exit status."""
     parser = CommandLine("gpu_check", __doc__)
-    parser.add_argument("--steps", type=int, default=50, help="timed steps of each task")
-    what = "where the record goes (results/bench)"
+    parser.add_argument("--steps", type=int, default=50, help="timed steps per task (default: 50)")
+    what = "where the record is written (default: results/bench)"
     parser.add_argument("--folder", type=Path, default=BENCH, help=what)
     options = parser.read()
     import torch

@@ -7,11 +7,11 @@
 Composes and validates the configuration, plans, freezes `outputs/<run id>/run.yaml`, starts the
 workers (several with torchrun) and waits for them. Rerun the same command to resume. With
 `cluster=slurm` the run is submitted instead. With `hardware.nodes=2` run the same command on each
-node, with NODE_RANK (from 0), MASTER_ADDR and MASTER_PORT in its environment. -m is
+node, with NODE_RANK (from 0), MASTER_ADDR and MASTER_PORT in the environment. -m is equivalent to
 `python -m scripts.sweep`.
 
 Exit status: 0 finished · 1 failed · 2 bad configuration, data or folder · 3 no usable checkpoint ·
-4 another process runs this run · 5 diverged · 75 stopped on request, rerun to resume.
+4 another process is executing this run · 5 diverged · 75 stopped on request, rerun to resume.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_config_flags(parser)
     what = "run every combination: key=a,b key=choice(a,b) key=range(3) group=glob(a*)"
     parser.add_argument("-m", "--multirun", action="store_true", help=what)
-    what = "run what a run.yaml from the standard input says, as a sweep does"
+    what = "run the run.yaml read from standard input, as a sweep does"
     parser.add_argument("--frozen", action="store_true", help=what)
     options = parser.read(arguments)
     if options.frozen:

@@ -2,7 +2,7 @@
 
     python -m scripts.lock --upgrade
 
-Exit status: 0 written · 1 no resolution, or the package index can't be reached.
+Exit status: 0 written · 1 dependencies can't be resolved, or the package index can't be reached.
 """
 
 from __future__ import annotations

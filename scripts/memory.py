@@ -2,7 +2,7 @@
 
     python -m scripts.memory --output memory.json
 
-Exit status: 0.
+Exit status: 0 measured.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Shows what a run would be, without running it.
+"""Shows the plan of a run without running it.
 
     python -m scripts.plan experiment=imagenet/adamw_100ep scale=paper hardware=dgx1
 
-Prints steps, batches, memory and hours, and what the scale changes of the paper's recipe. Needs
+Prints steps, batches, memory and hours, and what the scale changes in the paper's recipe. Needs
 neither the data nor a GPU.
 
-Exit status: 0 · 2 bad configuration.
+Exit status: 0 printed · 2 bad configuration.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Predicts with a model: of a run, a checkpoint or an export.
+"""Predicts with the model of a run, a checkpoint or an export.
 
     python -m scripts.predict exports/resnet50 photo.jpg
 
-    imagenet      classifies image files: the five likeliest classes
+    imagenet      classifies image files: the five most likely classes
     librispeech   transcribes FLAC and WAV files of any sampling rate
-    wmt14         translates lines of files, or of the standard input: unknown=replace
-    wikitext103   continues the text of files, or of the standard input: words=50 temperature=0.8
+    wmt14         translates lines of files or of standard input: unknown=replace
+    wikitext103   continues the text of files or of standard input: words=50 temperature=0.8
                   top_k=40 top_p=0.9 seed=1; or scores it: score=true; tokenized=true
 
-Each prediction is printed as soon as it is there. Overrides as `data.beam=1` or
-`hardware.device=cpu` change how; write a file whose name has a = as ./name=….
-Exit status: 0 all predicted · 1 some inputs were bad, named on the standard error · 2 all were.
+Each prediction is printed as soon as it is made. Overrides such as `data.beam=1` or
+`hardware.device=cpu` change how; write a file name that contains = as ./name=….
+Exit status: 0 all predicted · 1 some inputs were bad, see standard error · 2 all were bad.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = CommandLine("predict", __doc__)
     parser.add_model()
     parser.add_argument("arguments", nargs="*", metavar="FILE|key=value")
-    parser.add_argument("--batch", type=int, default=1, help="inputs at once: quicker, later")
-    what = "a JSON object a line"
+    parser.add_argument(
+        "--batch", type=int, default=1, help="inputs at once: faster, printed later"
+    )
+    what = "print one JSON object per line"
     parser.add_argument("--json", dest="as_json", action="store_true", help=what)
     asked = parser.read(arguments)
     from launch.predict import run_predictions  # torch: after the command line

@@ -1,9 +1,10 @@
-"""Makes the data of a task ready; see docs/data.md.
+"""Prepares the data of a task; see docs/data.md.
 
     python -m scripts.prepare imagenet --from /downloads
 
-Sources are only read. Rerun the same command to resume. Exit status: 0 ready · 2 bad data, no space
-or no permission · 130 Ctrl-C.
+Sources are never written to. Rerun the same command to resume.
+
+Exit status: 0 ready · 2 bad data, no space or no permission · 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -54,11 +55,11 @@ def _parser() -> CommandLine:
     )
     for name in (*DATA_SETS, "small", "mini"):
         sub = commands.add_parser(name)
-        sub.add_argument("--data", type=Path, default=Path("data"), help="data root (default data)")
+        sub.add_argument("--data", type=Path, default=Path("data"), help="data root; default: data")
         if name == "mini":
-            sub.add_argument("--only", choices=list(MINI), help="the small set of one task")
+            sub.add_argument("--only", choices=list(MINI), help="only the sets of this task")
             continue
-        what = "files, folders or hf://owner/name; default: download"
+        what = "files, folders or hf://owner/name (default: download)"
         sub.add_argument("--from", dest="sources", nargs="+", default=(), help=what)
         if name == "librispeech":
             sub.add_argument("--subsets", nargs="+", default=(), help="e.g. dev-clean")

@@ -2,8 +2,9 @@
 
     python -m scripts.publish --replace
 
-Each record is checked first: a finished run at scale paper, mini or short, of a clean commit that
-this repository has, of the recipe as it is configured now, and not yet there with other numbers.
+Each record is checked first: it must be of a finished run at scale paper, mini or short, from a
+clean commit that this repository has, with the recipe as currently configured, and must not already
+be published with different numbers.
 
 Exit status: 0 all published, or there already · 1 some were refused · 2 bad input.
 """
@@ -34,10 +35,10 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     parser = CommandLine("publish", __doc__)
     parser.add_argument("runs", nargs="*", metavar="RUN", help="run ids; default: all")
     parser.add_argument("--outputs", type=Path, default=root / "outputs")
-    parser.add_argument("--replace", action="store_true", help="replace records of other numbers")
+    parser.add_argument("--replace", action="store_true", help="replace records that differ")
     parser.add_argument("--any-recipe", action="store_true", help="runs with overrides too")
     parser.add_argument(
-        "--study", action="store_true", help="the runs of make study, and its tables"
+        "--study", action="store_true", help="only the runs of make study, and its tables"
     )
     options = parser.read(arguments)
     records, refused = find_candidates(options.outputs)

@@ -2,12 +2,12 @@
 
     python -m scripts.report --check
 
-Writes `results/REPORT.md`, `results/report.html`, `results/STUDY.md`, the study's charts,
-`docs/performance.md` and the tables in README.md from published records only: the same files give
-the same bytes. Where neither these nor the code have changed since the last time, nothing is
-rendered. `--check` writes no page and names what is stale. `--own` writes `outputs/report.html`
-instead, which also shows the runs below `outputs/`, marked as not published;
-`--from-wandb ENTITY/PROJECT` does the same with finished runs that W&B has, too.
+Writes `results/REPORT.md`, `results/report.html`, `results/STUDY.md`, `results/STUDY-short.md`, the
+studies' charts, `docs/performance.md`, `docs/scaling.md` and the tables in README.md from published
+records only: the same records give the same bytes. If neither these nor the code have changed since
+the last time, nothing is rendered. `--check` writes no page and names what is stale. `--own` writes
+`outputs/report.html` instead, which also shows the runs below `outputs/`, marked as not published;
+`--from-wandb ENTITY/PROJECT` also adds finished runs from W&B.
 
 Exit status: 0 written, or up to date · 1 stale · 2 a file or W&B project that can't be used.
 """
@@ -31,10 +31,10 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     """From records to pages."""
     parser = CommandLine("report", __doc__)
     mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--check", action="store_true", help="write no page; 1 if anything is stale")
-    mode.add_argument("--own", action="store_true", help="a page with the runs of this checkout")
-    mode.add_argument("--from-wandb", metavar="ENTITY/PROJECT", help="--own, and runs from W&B")
-    parser.add_argument("--outputs", type=Path, default=root / "outputs", help="of --own")
+    mode.add_argument("--check", action="store_true", help="write no page; 1 if any is stale")
+    mode.add_argument("--own", action="store_true", help="write a page that includes your own runs")
+    mode.add_argument("--from-wandb", metavar="ENTITY/PROJECT", help="like --own, plus runs in W&B")
+    parser.add_argument("--outputs", type=Path, default=root / "outputs", help="runs for --own")
     options = parser.read(arguments)
     if options.from_wandb and not wandb_runs.is_project(options.from_wandb):
         parser.error(f"--from-wandb {options.from_wandb}: write ENTITY/PROJECT")

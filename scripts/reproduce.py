@@ -2,8 +2,8 @@
 
     python -m scripts.reproduce imagenet --tables 1,3 --seeds 0,1,2 scale=mini
 
-Finished runs are skipped: rerun to resume. Overrides apply to every run. Without `--tables` all are
-run at the paper's scale, and the task's first one at smaller scales.
+Finished runs are skipped: rerun to resume. Overrides apply to every run. Without `--tables` all
+tables are run at the paper's scale, and only the task's first one at smaller scales.
 Exit status: 0 all finished · 1 some failed · 2 bad configuration or data · 75 stopped on request.
 """
 
@@ -54,8 +54,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("task", choices=sorted(TASKS))
     parser.add_argument("--tables", type=numbers, help="e.g. 1,3")
     parser.add_argument("--seeds", type=numbers, default=[0], help="e.g. 0,1,2; default: 0")
-    parser.add_argument("--variants", action="store_true", help="other readings and baselines too")
-    parser.add_argument("--jobs", type=int, help="runs at a time, at most")
+    parser.add_argument("--variants", action="store_true", help="also other readings and baselines")
+    parser.add_argument("--jobs", type=int, help="maximum number of runs at a time")
     parser.add_overrides("for every run")
     options = parser.read(arguments)
     known = tables_of(options.task)

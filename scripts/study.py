@@ -2,8 +2,9 @@
 
     python -m scripts.study --quick --plan
 
-Tunes every optimizer on every data set, runs what the claims ask for, one run on each core, and
-writes trials, pages and curves to outputs/. Rerun to resume. $DATA_ROOT may have more data sets.
+Tunes every optimizer on every data set, runs what the claims require, one run per core, and writes
+trials, pages and curves to outputs/study/ or outputs/study_short/. Rerun to resume. More data sets
+are used if $DATA_ROOT has them.
 
 Exit status: 0 complete · 1 some failed · 2 bad configuration or data · 75 stopped on request.
 """
@@ -55,10 +56,10 @@ def parse(arguments: Sequence[str] | None) -> Namespace:
     """The command line; exits with status 2 where it is wrong."""
     parser = CommandLine("study", __doc__)
     add = parser.add_argument
-    add("--plan", action="store_true", help="show what would be run, and how long")
-    add("--quick", action="store_true", help="only the part that `quick` names")
+    add("--plan", action="store_true", help="only show what would be run, and for how long")
+    add("--quick", action="store_true", help="only the part listed under `quick` in the file")
     add("--short", action="store_true", help="the short regime: few passes over more data")
-    add("--keep", action="store_true", help="published runs count as done")
+    add("--keep", action="store_true", help="count published runs as done")
     add("--jobs", type=int, help="runs at a time; default: one for each core")
     add("--data", metavar="A,B", type=lambda text: text.split(","), help="only these data sets")
     parser.add_overrides("for every run")

@@ -1,17 +1,17 @@
-"""Runs a sweep: experiments × axes, each run in a slot of its own, and shows the best.
+"""Runs a sweep (experiments × axes), each run in its own slot, and shows the best runs.
 
     python -m scripts.sweep sweep=imagenet_lr scale=mini seed=0,1,2
 
-Eight GPUs are 8 × 1, 4 × 2, 2 × 4 or 1 × 8 slots, a CPU has one for each core; the global batch
-does not change. Results are in outputs/sweeps/<name>/. Rerun the same command to resume.
+Eight GPUs make 8 slots of 1, 4 of 2, 2 of 4 or 1 of 8; a CPU has one slot per core. The global
+batch does not change. Results are in outputs/sweeps/<name>/. Rerun the same command to resume.
 
-  sweep=NAME       of configs/sweep (listed below); or give experiment=a,b and axes
+  sweep=NAME       from configs/sweep (listed below); or give experiment=a,b and axes
   gpus_per_run=2   jobs=3 (slots at most)   plan_only=true   metric=   along=   group_by=a,b
   search=random    or optuna, with trials=20, for axes like multiply.lr=log(0.1,10)
 
-All other arguments are overrides of every run; key=a,b, choice(a,b), range(3), interval(0,1) (for a
-search) and, of config groups, glob(a*) are axes, as in Hydra's multirun. With cluster=slurm missing
-runs are submitted as jobs.
+All other arguments are overrides for every run; key=a,b, choice(a,b), range(3), interval(0,1) (for
+a search) and, for config groups, glob(a*) are axes, as in Hydra's multirun. With cluster=slurm
+missing runs are submitted as jobs.
 
 Exit status: 0 complete · 1 some failed · 2 bad configuration or data · 75 stopped on request.
 """
@@ -41,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = CommandLine("sweep", __doc__)
     parser.epilog = f"sweeps: {', '.join(sweep_files())}"
     parser.add_overrides()
-    parser.add_argument("--wandb-config", action="store_true", help="print a file for wandb sweep")
+    parser.add_argument(
+        "--wandb-config", action="store_true", help="print a file for `wandb sweep`"
+    )
     given = parser.read(arguments)
     sweep, options = read_sweep(with_scale(given.overrides)[0])
     if given.wandb_config:

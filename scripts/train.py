@@ -1,4 +1,4 @@
-"""Is one worker of a run, started by the launcher.
+"""Runs one worker of a run; started by the launcher.
 
     python -m scripts.train outputs/imagenet/RUN
 
@@ -19,10 +19,12 @@ from tasks.catalog import TASKS
 def main() -> int:
     """0 for an orderly end, also of a failed run; 1 for a crash."""
     parser = CommandLine("train", __doc__)
-    parser.add_argument("folder", type=Path, nargs="?", help="of a run, with its run.yaml")
-    what = "import what a worker of this task needs, then read the folder from the standard input"
+    parser.add_argument("folder", type=Path, nargs="?", help="the run's folder, with its run.yaml")
+    what = "import what a worker of this task needs, then read the folder from standard input"
     parser.add_argument("--standby", metavar="TASK", choices=TASKS, help=what)
-    parser.add_argument("--compiler", action="store_true", help="with --standby: torch's, too")
+    parser.add_argument(
+        "--compiler", action="store_true", help="with --standby: torch's compiler, too"
+    )
     options = parser.read()
     if (options.folder is None) == (options.standby is None):
         parser.error("give the folder of a run")

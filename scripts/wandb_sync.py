@@ -3,9 +3,9 @@
     python -m scripts.wandb_sync --outputs outputs --dry-run
 
 Every start of a run leaves a segment, `wandb/offline-run-<time>-<id>` in the run's folder. They are
-uploaded oldest first; what W&B has is not uploaded again, and runs that are going on are skipped.
+uploaded oldest first; what W&B already has is not uploaded again, and runs in progress are skipped.
 
-Exit status: 0 all uploaded · 1 some failed · 2 bad arguments, no login, or no way to W&B.
+Exit status: 0 all uploaded · 1 some failed · 2 bad arguments, no login, or W&B can't be reached.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = CommandLine("wandb_sync", __doc__)
     parser.add_argument("--outputs", type=Path, default=Path("outputs"))
     parser.add_argument("--dry-run", action="store_true", help="only list what would be uploaded")
-    parser.add_argument("--timeout", type=float, default=900.0, help="seconds for one segment")
+    parser.add_argument(
+        "--timeout", type=float, default=900.0, help="seconds per segment; default: 900"
+    )
     options = parser.read(arguments)
     if not options.outputs.is_dir():
         parser.error(f"--outputs {options.outputs} is not a folder")

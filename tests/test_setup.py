@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -150,6 +151,21 @@ def test_conda_users_get_the_environment_that_make_looks_for():
     name = re.search(r"^name: (.+)$", (ROOT / "environment.yml").read_text(), re.M)
     assert name
     assert f"ifeq ($(CONDA_DEFAULT_ENV),{name[1]})" in (ROOT / "Makefile").read_text()
+
+
+def test_the_docker_image_copies_what_the_set_up_imports(tmp_path):
+    for source, target in re.findall(
+        r"^COPY (\w+) (\S+)$", (ROOT / "Dockerfile").read_text(), re.M
+    ):
+        shutil.copytree(ROOT / source, tmp_path / target)
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts.build_kernels"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_help_lists_every_target():
