@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = ROOT / "configs"
-INTERNAL = ("local", "shrink", "sweep")  # groups that a run's command line does not choose from
+INTERNAL = ("fit", "local", "shrink", "sweep")  # groups that follow from others, or are no run's
 SHOWN = 3  # names of each folder in a message
 
 

@@ -173,7 +173,7 @@ class StudyState(SweepState):
         super().__init__(
             StudyStages(plan),
             folder / "logs",
-            overrides=["tracking.sweep=study"],
+            overrides=[f"tracking.sweep={folder.name}"],
             published=published,
         )
         self.folder = folder

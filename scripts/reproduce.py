@@ -60,7 +60,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.read(arguments)
     known = tables_of(options.task)
     if wrong := set(options.tables or ()) - set(known):
-        parser.error(f"--tables {min(wrong)}: {options.task} has {known}")
+        has = ", ".join(map(str, known))
+        parser.error(f"--tables {min(wrong)}: {options.task} has tables {has}")
     for text in options.overrides:
         if "=" not in text:
             parser.error(f"{text!r}: write key=value")

@@ -97,7 +97,7 @@ def test_ctrl_c_stops_all_runs_after_they_have_saved(tmp_path):
     ("arguments", "complaint"),
     [
         (["imagenets"], "imagenets is not a choice; did you mean 'imagenet'?"),
-        (["imagenet", "--tables", "7"], "--tables 7: imagenet has [1, 2, 3]"),
+        (["imagenet", "--tables", "7"], "--tables 7: imagenet has tables 1, 2, 3"),
         (["imagenet", "--tables", "one"], "invalid"),
         (["imagenet", "fast"], "'fast': write key=value"),
         (["imagenet", "seed=3"], "seeds from --seeds"),
