@@ -1,4 +1,4 @@
-"""Whether the pages and all that they are made of are as they were when last found up to date.
+"""Which pages were stale when they were last rendered, while they and their sources are unchanged.
 
 Rendering composes every published recipe and draws every chart; comparing a digest takes no time.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from analysis.folders import ROOT
@@ -29,16 +29,20 @@ def digest(root: Path) -> str:
     return found.hexdigest()
 
 
-def is_unchanged(root: Path) -> bool:
-    """Since `remember`."""
+def remembered(root: Path) -> list[str] | None:
+    """Names of stale pages as `remember` was told; None if anything has changed since."""
     stamp = root / STAMP
-    return stamp.is_file() and stamp.read_text() == digest(root)
+    if not stamp.is_file():
+        return None
+    known, *stale = stamp.read_text().splitlines()
+    return stale if known == digest(root) else None
 
 
-def remember(root: Path) -> None:
-    """That the pages are up to date now; where that can't be noted they are rendered again."""
+def remember(root: Path, stale: Sequence[str] = ()) -> None:
+    """That the other pages are up to date; where that can't be noted they are rendered again."""
     try:
-        write_atomically(root / STAMP, digest(root).encode(), durable=False)
+        text = "\n".join([digest(root), *stale])
+        write_atomically(root / STAMP, text.encode(), durable=False)
     except OSError:
         return
 

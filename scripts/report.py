@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from analysis.unchanged import is_unchanged, remember
+from analysis.unchanged import remember, remembered
 from engine import wandb_runs
 from engine.config import ConfigProblem
 from launch.command_line import CommandLine, reports
@@ -39,9 +39,9 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     if options.from_wandb and not wandb_runs.is_project(options.from_wandb):
         parser.error(f"--from-wandb {options.from_wandb}: write ENTITY/PROJECT")
     is_own = options.own or options.from_wandb
-    if not is_own and is_unchanged(root):
-        print("the report is up to date")
-        return 0
+    known = None if is_own else remembered(root)
+    if known is not None and (options.check or not known):
+        return _say(known)
     from analysis.pages import tracked_files, write_own_page  # and with them libraries that draw
     from launch.run_spec import recipe_fingerprints
 
@@ -52,19 +52,23 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
         return 0
     files = tracked_files(root, recipe_fingerprints)
     stale = {path: text for path, text in files.items() if _read(path) != text}
-    for path, text in stale.items():
-        name = path.relative_to(root)
-        if options.check:
-            print(f"{name} is stale: run make report", file=sys.stderr)
-        else:
-            write_atomically(path, text.encode(), durable=False)
-            print(f"wrote {name}")
-    if stale and options.check:
-        return 1
+    names = [str(path.relative_to(root)) for path in stale]
+    if options.check or not stale:
+        remember(root, names)
+        return _say(names)
+    for name, (path, text) in zip(names, stale.items(), strict=True):
+        write_atomically(path, text.encode(), durable=False)
+        print(f"wrote {name}")
     remember(root)
+    return 0
+
+
+def _say(stale: Sequence[str]) -> int:
+    for name in stale:
+        print(f"{name} is stale: run make report", file=sys.stderr)
     if not stale:
         print("the report is up to date")
-    return 0
+    return 1 if stale else 0
 
 
 def _read(path: Path) -> str | None:

@@ -13,9 +13,9 @@ def root(tmp_path, monkeypatch):
     for name in ("analysis/pages.py", "configs/a.yaml", "results/runs/a.json", "README.md"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("as it was")
-    assert not unchanged.is_unchanged(tmp_path)
+    assert unchanged.remembered(tmp_path) is None
     unchanged.remember(tmp_path)
-    assert unchanged.is_unchanged(tmp_path)
+    assert unchanged.remembered(tmp_path) == []
     return tmp_path
 
 
@@ -24,11 +24,11 @@ def root(tmp_path, monkeypatch):
 )
 def test_notices_a_file_that_is_changed_or_gone(root, name):
     (root / name).write_text("as it is")
-    assert not unchanged.is_unchanged(root)
+    assert unchanged.remembered(root) is None
     (root / name).write_text("as it was")
-    assert unchanged.is_unchanged(root)
+    assert unchanged.remembered(root) == []
     (root / name).unlink()
-    assert not unchanged.is_unchanged(root)
+    assert unchanged.remembered(root) is None
 
 
 def test_notices_a_new_file_and_another_name_but_no_run_of_ones_own(root):
@@ -36,12 +36,19 @@ def test_notices_a_new_file_and_another_name_but_no_run_of_ones_own(root):
     (root / "outputs" / "run" / "record.json").write_text("{}")
     (root / "analysis" / "__pycache__").mkdir()
     (root / "analysis" / "__pycache__" / "pages.pyc").write_text("")
-    assert unchanged.is_unchanged(root)
+    assert unchanged.remembered(root) == []
     (root / "results" / "runs" / "a.json").rename(root / "results" / "runs" / "b.json")
-    assert not unchanged.is_unchanged(root)
+    assert unchanged.remembered(root) is None
     unchanged.remember(root)
     (root / "results" / "runs" / "c.json").write_text("")
-    assert not unchanged.is_unchanged(root)
+    assert unchanged.remembered(root) is None
+
+
+def test_stale_pages_are_remembered_until_something_changes(root):
+    unchanged.remember(root, ["README.md", "results/REPORT.md"])
+    assert unchanged.remembered(root) == ["README.md", "results/REPORT.md"]
+    (root / "README.md").write_text("as it should be")
+    assert unchanged.remembered(root) is None
 
 
 def test_renders_again_where_nothing_can_be_noted(root):
@@ -49,4 +56,4 @@ def test_renders_again_where_nothing_can_be_noted(root):
     (root / "outputs").rmdir()
     (root / "outputs").write_text("a file")
     unchanged.remember(root)
-    assert not unchanged.is_unchanged(root)
+    assert unchanged.remembered(root) is None
