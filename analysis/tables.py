@@ -104,9 +104,7 @@ def headline_numbers(
         for name in found:
             spread = f" ± {own[f'{name} ±']:.1f}" if f"{name} ±" in own else ""
             cells.append(f"{own[name]:.1f}{spread}" if name in own else "")
-        lead = "{:+.1f} [{:+.1f}, {:+.1f}]"
-        known = "low" in own
-        cells.append(lead.format(own["lead, %"], own["low"], own["high"]) if known else NOT_RUN)
+        cells.append(_with_interval(own, "lead, %") if "low" in own else NOT_RUN)
         rows.append(cells)
     return ["", *found, "lead, %"], rows
 
@@ -121,8 +119,12 @@ def leads_by_passes(
     found: dict[str, dict[float, str]] = {}
     for name, own in numbers.items():
         data, _, passes = name.removesuffix(" passes").rpartition(", ")
-        cell = f"{own['difference, %']:+.1f} [{own['low']:+.1f}, {own['high']:+.1f}]"
-        found.setdefault(data, {})[float(passes)] = cell
+        found.setdefault(data, {})[float(passes)] = _with_interval(own, "difference, %")
     columns = sorted({at for cells in found.values() for at in cells})
     rows = [[data, *(cells.get(at, "") for at in columns)] for data, cells in found.items()]
     return ["lead, %, after", *(f"{at:g} passes" for at in columns)], rows
+
+
+def _with_interval(numbers: Mapping[str, float], name: str) -> str:
+    """`+2.1 [+1.0, +3.2]`."""
+    return f"{numbers[name]:+.1f} [{numbers['low']:+.1f}, {numbers['high']:+.1f}]"

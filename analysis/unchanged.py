@@ -34,7 +34,7 @@ def remembered(root: Path) -> list[str] | None:
     stamp = root / STAMP
     if not stamp.is_file():
         return None
-    known, *stale = stamp.read_text().splitlines()
+    known, *stale = stamp.read_text().splitlines() or [""]
     return stale if known == digest(root) else None
 
 

@@ -40,12 +40,12 @@ class Located:
     ) -> None:
         self.tensors = list(tensors)
         self._objects, self._dtype, self._layouts = objects(tensors), dtype, layouts
-        self._addresses = locate(tensors, dtype, layouts)
+        self.addresses = locate(tensors, dtype, layouts, self._objects)  # None: not as expected
 
     def is_current(self) -> bool:
         """Whether all are as expected, and where they were."""
         now = locate(self.tensors, self._dtype, self._layouts, self._objects)
-        return now is not None and now == self._addresses
+        return now is not None and now == self.addresses
 
 
 def objects(tensors: Sequence[Tensor]) -> array[int]:

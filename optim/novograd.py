@@ -294,8 +294,9 @@ class NovoGrad(Optimizer):
         if steady and steady.step(params, self.state, (norms, factors), _hyper(group), amsgrad):
             self._seen[index] = Seen(params, steady.squared_norms, None)
             return True
-        # For the next step, if this one leaves all in place.
-        self._steady[index] = novograd_cpu.SteadyGroup.of(params, self.state, amsgrad)
+        if not (steady and steady.is_current(params, self.state, amsgrad)):  # not the gradients
+            # For the next step, if this one leaves all in place.
+            self._steady[index] = novograd_cpu.SteadyGroup.of(params, self.state, amsgrad)
         return False
 
 

@@ -80,6 +80,10 @@ class SteadyGroup:
         }
 
     @property
+    def _located(self) -> list[Located]:
+        return [self._params, *self._moments.values()]
+
+    @property
     def squared_norms(self) -> Tensor:
         """Those of the last step's gradients, after their factors."""
         return self._table.seen
@@ -97,7 +101,7 @@ class SteadyGroup:
         if not all(p.layout == torch.strided and is_dense(p) for p in params):
             return None
         group = cls(list(params), state, names)
-        return group if group._is_in_place() else None
+        return None if any(known.addresses is None for known in group._located) else group
 
     def step(
         self,
@@ -108,7 +112,7 @@ class SteadyGroup:
         amsgrad: bool,
     ) -> bool:
         """Steps the group and returns True; returns False if anything about it has changed."""
-        if not self._is_current(params, state, amsgrad):
+        if not self.is_current(params, state, amsgrad):
             return False
         grads = [p.grad for p in params]
         if not set(map(type, grads)) <= PLAIN_TYPES:  # None, DTensor
@@ -121,7 +125,7 @@ class SteadyGroup:
         torch.autograd.graph.increment_version(self._params.tensors)
         return True
 
-    def _is_current(self, params: Sequence[Tensor], state: State, amsgrad: bool) -> bool:
+    def is_current(self, params: Sequence[Tensor], state: State, amsgrad: bool) -> bool:
         """Whether parameters, state and its tensors are the same objects, and in place."""
         if len(params) != len(self._own) or len(state) != len(self._states):
             return False
@@ -136,15 +140,12 @@ class SteadyGroup:
         if not (all(map(same, params, self._params.tensors)) and states_are_same):
             return False
         try:
-            return self._is_in_place() and all(
+            return all(known.is_current() for known in self._located) and all(
                 all(map(same, map(itemgetter(name), self._own), known.tensors))
                 for name, known in self._moments.items()
             )
         except KeyError:
             return False
-
-    def _is_in_place(self) -> bool:
-        return all(known.is_current() for known in (self._params, *self._moments.values()))
 
 
 def _fits(param: Tensor, grad: Tensor, exp_avg: Tensor) -> bool:

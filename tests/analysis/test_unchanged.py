@@ -51,6 +51,11 @@ def test_stale_pages_are_remembered_until_something_changes(root):
     assert unchanged.remembered(root) is None
 
 
+def test_renders_again_where_the_stamp_is_empty(root):
+    (root / unchanged.STAMP).write_text("")
+    assert unchanged.remembered(root) is None
+
+
 def test_renders_again_where_nothing_can_be_noted(root):
     (root / "outputs" / ".report.sha256").unlink()
     (root / "outputs").rmdir()

@@ -130,3 +130,24 @@ def test_filters_in_any_order_take_the_short_way_with_the_same_result(memory_for
     assert taken == [True] * 2  # the first step makes the state, the second finds it in place
     for ours, theirs in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
         assert torch.equal(ours, theirs)
+
+
+@pytest.mark.skipif(not KERNELS, reason="no C++ compiler")
+def test_parameters_without_gradients_do_not_have_the_group_collected_anew(monkeypatch):
+    calls = []
+    collect = novograd_cpu.SteadyGroup.of
+
+    def count(*args):
+        calls.append(args)
+        return collect(*args)
+
+    params: list[Tensor] = [nn.Parameter(torch.ones(3)) for _ in range(2)]
+    optimizer = NovoGrad(params, lr=0.1)
+    for number in range(6):
+        optimizer.zero_grad()
+        used = params if number < 2 else params[:1]
+        torch.stack(used).square().sum().backward()
+        if number == 2:
+            monkeypatch.setattr(novograd_cpu.SteadyGroup, "of", count)
+        optimizer.step()
+    assert calls == []
