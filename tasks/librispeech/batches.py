@@ -22,6 +22,7 @@ from tasks.loading import Loaded
 from tasks.seeding import permutation, python_random
 from tasks.streams import Item
 
+KEPT_BYTES = 1 << 26  # of decoded sounds, by each process that loads: a small set is decoded once
 READ_ON_HOST = ("samples", "recorded", "speeds", "targets", "target_lengths")  # of a batch
 
 
@@ -78,6 +79,8 @@ class UtteranceBatches:
     ) -> None:
         self.manifest, self.seed = manifest, seed
         self.perturb_speed, self.cuts = perturb_speed, cuts
+        self._sounds: dict[int, Tensor] = {}
+        self._kept_bytes = 0
 
     def __getitems__(self, keys: list[Item] | list[int]) -> Loaded | DataProblem:
         """Unreadable utterances are left out, which the loss's weight accounts for."""
@@ -122,10 +125,19 @@ class UtteranceBatches:
 
     def sound(self, key: Item | int) -> Tensor:
         """int16 or float32 (N,) as recorded, with as many samples as features need."""
-        sound = torch.from_numpy(read_sound(self.manifest.path(_index(key))))
+        sound = self._recorded(_index(key))
         played = played_samples(len(sound), self.speed(key))
         if played < SHORTEST:
             raise UnreadableSound(f"too short: {played} samples, must be {SHORTEST} at least")
+        return sound
+
+    def _recorded(self, index: int) -> Tensor:
+        sound = self._sounds.get(index)
+        if sound is None:
+            sound = torch.from_numpy(read_sound(self.manifest.path(index)))
+            if self._kept_bytes + sound.nbytes <= KEPT_BYTES:
+                self._sounds[index] = sound
+                self._kept_bytes += sound.nbytes
         return sound
 
     def speed(self, key: Item | int) -> float:

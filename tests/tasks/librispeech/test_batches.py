@@ -13,6 +13,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from tasks.base import DataProblem
+from tasks.librispeech import batches
 from tasks.librispeech.alphabet import decode
 from tasks.librispeech.batches import UtteranceBatches, Utterances, silence
 from tasks.librispeech.features import SPEEDS, cut_out, log_mel, speed_perturb
@@ -162,6 +163,26 @@ def test_silence_is_a_batch_of_one_length():
     assert batch.tensors["samples"].tolist() == [192_000] * 4
     assert batch.played().shape == (4, 192_000)
     assert silence(2, 1.5, (), 0).played().shape == (2, 24_000)
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(10_000, [0]), (0, []), (1 << 26, [0, 1, 3])])
+def test_sounds_are_decoded_once_as_far_as_they_fit(
+    manifest: Manifest, monkeypatch: pytest.MonkeyPatch, limit: int, kept: list[int]
+):
+    read: list[int] = []
+    whole = batches.read_sound
+
+    def read_sound(path: str) -> np.ndarray:
+        read.append([manifest.path(i) for i in range(len(SAMPLES))].index(path))
+        return whole(path)
+
+    monkeypatch.setattr(batches, "read_sound", read_sound)
+    monkeypatch.setattr(batches, "KEPT_BYTES", limit)
+    source = UtteranceBatches(manifest, 0, perturb_speed=True)
+    first = load(source, [Item(0, i) for i in (0, 1, 3)]).tensors["sound"].clone()
+    again = load(source, [Item(0, i) for i in (0, 1, 3)]).tensors["sound"]
+    assert torch.equal(first, again)
+    assert read == [0, 1, 3, *(i for i in (0, 1, 3) if i not in kept)]
 
 
 @pytest.mark.parametrize("kept", [0.6, 0.99])

@@ -11,7 +11,15 @@ import torch
 from torch import Tensor
 from torchaudio.functional import melscale_fbanks  # type: ignore[import-untyped]
 
-from tasks.librispeech.features import cut_out, log_mel, mel_filters, normalise, speed_perturb
+from tasks.librispeech.features import (
+    WHOLE,
+    _resampler,
+    cut_out,
+    log_mel,
+    mel_filters,
+    normalise,
+    speed_perturb,
+)
 
 LENGTHS = [4000, 3999, 257, 1601, 2720]
 RIPPLE = 1e-7  # Kaiser's window with β = 14.77 stops (and errs where it lets pass) at -143 dB
@@ -161,6 +169,14 @@ def test_speed_does_not_fold_high_tones():
     n = torch.arange(16000, dtype=torch.float64)
     out = speed_perturb(torch.sin(2 * math.pi * 7900 / 16000 * n), 1.1)
     assert out[200:-200].abs().max() < RIPPLE
+
+
+@pytest.mark.parametrize("samples", [257, WHOLE - 1, WHOLE, WHOLE + 1, 20_123])
+@pytest.mark.parametrize("factor", [0.9, 1.1])
+def test_rounding_lengths_up_changes_no_bit(factor: float, samples: int):
+    sound = torch.randn(samples)
+    as_it_is = _resampler(factor, sound.dtype, sound.device)(sound)
+    assert torch.equal(speed_perturb(sound, factor), as_it_is)
 
 
 def test_speed_of_one_and_of_others():
