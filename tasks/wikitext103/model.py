@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tasks.products import Linear, linear
 from tasks.wikitext103.softmax import ALIGNED, AdaptiveSoftmax, product_dtype
 
 STD = 0.02  # of all weights at the start
@@ -153,15 +154,15 @@ class Layer(nn.Module):
         super().__init__()
         inner = options.heads * options.d_head
         self.heads, self.attention_dropout = options.heads, options.attention_dropout
-        self.qkv = nn.Linear(options.d_model, 3 * inner, bias=False)
-        self.position = nn.Linear(options.d_model, inner, bias=False)  # W_{k,R}
-        self.out = nn.Linear(inner, options.d_model, bias=False)
+        self.qkv = Linear(options.d_model, 3 * inner, bias=False)
+        self.position = Linear(options.d_model, inner, bias=False)  # W_{k,R}
+        self.out = Linear(inner, options.d_model, bias=False)
         self.attention_norm = nn.LayerNorm(options.d_model)
         self.feed_forward = nn.Sequential(
-            nn.Linear(options.d_model, options.d_inner),
+            Linear(options.d_model, options.d_inner),
             nn.ReLU(inplace=True),
             nn.Dropout(options.dropout),
-            nn.Linear(options.d_inner, options.d_model),
+            Linear(options.d_inner, options.d_model),
             nn.Dropout(options.dropout),
         )
         self.feed_forward_norm = nn.LayerNorm(options.d_model)
@@ -184,7 +185,7 @@ class Layer(nn.Module):
         q, kv = qkv.split([heads * d_head, 2 * heads * d_head], dim=-1)
         q = q.view(batch, length, heads, d_head)
         if memory.shape[1]:  # its queries are not needed, and neither is its gradient
-            old = F.linear(memory, self.qkv.weight[heads * d_head :])
+            old = linear(memory, self.qkv.weight[heads * d_head :])
             kv = torch.cat([old, kv], dim=1)
         k, values = kv.unflatten(-1, (2, heads, d_head)).permute(2, 0, 3, 1, 4)
         # (q_i + v)·r of all distances, (heads, B · L, P): the positions are the batch's, not the

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tasks.products import is_onednns, product
+
 CHUNK = 2**24  # logits made at a time
 KEPT = 2**28  # logits kept for the backward pass; it makes the others again
 ALIGNED = 8  # GPUs multiply matrices faster if their rows are a multiple of it
@@ -149,7 +151,7 @@ class _AdaptiveNll(torch.autograd.Function):
             own = _select(hidden, block)
             losses = []
             for part in _chunks(len(own), len(rows)):
-                logits = torch.addmm(offsets, own[part], rows.t())
+                logits = product(own[part], rows.t(), offsets)
                 wide = logits.to(nll.dtype)
                 losses.append(F.cross_entropy(wide, block.targets[part], reduction="none"))
                 keep -= logits.numel()
@@ -172,14 +174,14 @@ class _AdaptiveNll(torch.autograd.Function):
             own, own_grad = _select(hidden, block), _select(grad, block)
             pieces = []
             for part in _chunks(len(own), len(rows)):
-                logits = kept.pop(0) if kept else torch.addmm(offsets, own[part], rows.t())
+                logits = kept.pop(0) if kept else product(own[part], rows.t(), offsets)
                 # ∂/∂logits = (softmax - one-hot) · the gradient of the token's loss
                 wide = logits.softmax(-1, dtype=grad.dtype)
                 targets = block.targets[part, None]
                 wide.scatter_(1, targets, wide.gather(1, targets) - 1)
                 wide.mul_(own_grad[part, None])
                 narrow = wide.to(hidden.dtype)
-                pieces.append(torch.mm(narrow, rows))
+                pieces.append(product(narrow, rows))
                 _add_gradients(block, grads, wide, narrow, own[part])
             _add(grad_hidden, torch.cat(pieces).to(grad.dtype), block)
         return grad_hidden, *grads, None, None
@@ -202,10 +204,10 @@ def _add_gradients(
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    if total.dtype == a.dtype:
+    if total.dtype == a.dtype and not is_onednns(a, b):
         torch.addmm(total, a, b, out=total)
     else:
-        total.add_(torch.mm(a, b))
+        total.add_(product(a, b))
 
 
 def _matrix(

@@ -24,7 +24,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tasks.wmt14.cpu import Dropout, Linear, TiedWords, linear
+from tasks.dropout import Dropout
+from tasks.products import Linear, linear
+from tasks.wmt14.tied import TiedWords
 
 POSITIONS = 1024  # the longest sentence, with its end
 TOKEN_TYPES = 2
@@ -223,7 +225,7 @@ class Attention(nn.Module):
         super().__init__()
         self.heads, self.dropout = options.heads, Dropout(options.dropout)
         self.q, self.k, self.v, self.out = (
-            nn.Linear(options.d_model, options.d_model) for _ in range(4)
+            Linear(options.d_model, options.d_model) for _ in range(4)
         )
 
     def to_itself(self, x: Tensor, mask: Tensor | None = None, causal: bool = False) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tasks.dropout import drop
 from tasks.librispeech.model import Block, ConvNorm, Jasper, JasperOptions
 
 
@@ -81,7 +82,7 @@ def transcription(jasper: Jasper, options: JasperOptions, x: Tensor, n: Tensor) 
             if j == len(layers) - 1:
                 for branch, entry in zip(branches, inputs, strict=False):
                     x = x + apply(branch, entry, n, 1, 1)
-            x = F.dropout(F.relu(x), options.dropouts[i], jasper.training)
+            x = drop(F.relu(x), options.dropouts[i]) if jasper.training else F.relu(x)
     logits = F.conv1d(masked(x, n), jasper.decoder.weight, jasper.decoder.bias)
     return logits.transpose(1, 2).log_softmax(-1)
 

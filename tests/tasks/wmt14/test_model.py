@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tasks.dropout import Dropout
 from tasks.wmt14.model import (
     POSITIONS,
-    Dropout,
     Transformer,
     TransformerOptions,
     fairseq_sinusoids,
@@ -236,33 +236,6 @@ def test_every_kind_of_dropout_is_there():
     assert [calls.count(shape) for shape in weights] == [2, 2, 2]
     assert len(calls) == 5 + 7 + 6
     assert not dropouts(tiny("nemo", dropout=0.25).eval())
-
-
-@pytest.mark.parametrize("rate", [0.05, 0.2, 0.5])
-def test_dropout_draws_as_many_as_it_should(rate: float):
-    x, onto = torch.randn(3, 257, 1025), torch.randn(3, 257, 1025)
-    drop = Dropout(rate)
-    torch.manual_seed(1)
-    kept = drop(torch.ones_like(x))
-    assert set(kept.unique().tolist()) == {0.0, torch.tensor(1 / (1 - rate)).item()}
-    dropped = (kept == 0).double()
-    deviation = math.sqrt(rate * (1 - rate))
-    assert abs(dropped.mean() - rate) < 5 * deviation / math.sqrt(x.numel())
-    pairs = (dropped[..., 1:] * dropped[..., :-1]).mean()  # halves of one 64-bit number, too
-    assert abs(pairs - rate**2) < 5 * deviation / math.sqrt(x.numel())
-    torch.manual_seed(1)
-    torch.testing.assert_close(drop(x, onto), onto + x * kept)
-    assert not torch.equal(drop(torch.ones_like(x)), kept)
-    assert torch.equal(drop.eval()(x, onto), x + onto)
-
-
-def test_the_gradient_goes_where_dropout_left_numbers():
-    x = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
-    onto = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
-    out = Dropout(0.4)(x, onto)
-    ours, through = torch.autograd.grad(out.sum(), [x, onto])
-    torch.testing.assert_close(out - onto, x * ours, **EXACT)
-    assert torch.equal(through, torch.ones_like(onto))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
