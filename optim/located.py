@@ -39,41 +39,55 @@ class Located:
         self, tensors: Sequence[Tensor], dtype: torch.dtype, layouts: Layouts | None = None
     ) -> None:
         self.tensors = list(tensors)
-        self._objects, self._dtype, self._layouts = objects(tensors), dtype, layouts
-        self.addresses = locate(tensors, dtype, layouts, self._objects)  # None: not as expected
+        self._dtype, self._layouts = dtype, layouts
+        # None: not as expected
+        self.addresses = locate(tensors, dtype, layouts)
+        self._descriptions = None if self.addresses is None else Descriptions(tensors)
 
     def is_current(self) -> bool:
         """Whether all are as expected, and where they were."""
-        now = locate(self.tensors, self._dtype, self._layouts, self._objects)
+        now = locate(self.tensors, self._dtype, self._layouts, self._descriptions)
         return now is not None and now == self.addresses
 
 
-def objects(tensors: Sequence[Tensor]) -> array[int]:
-    """Where the Python objects lie, for as long as they live."""
-    return array("Q", map(id, tensors))
+class Descriptions:
+    """Where Python and torch keep what describes some tensors, for as long as these live."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.objects = array("Q", map(id, tensors))
+        self.parts = array("Q")  # of each: torch's tensor and its storage
+        for tensor in tensors:
+            self.parts.extend((tensor._cdata, tensor.untyped_storage()._cdata))
 
 
 def locate(
     tensors: Sequence[Tensor],
     dtype: torch.dtype,
     layouts: Layouts | None,
-    known_objects: array[int] | None = None,
+    descriptions: Descriptions | None = None,
 ) -> array[int] | None:
     """Where tensors of plain types lie; None if one has another dtype or layout, or no memory.
 
-    Without layouts each must have one element.
+    Without layouts each must have one element. Known places of descriptions save time; they may
+    be out of date but for the Python objects.
     """
     call, describe = native.locator(), _describe()
     if call is None or describe is None:
         return locate_one_by_one(tensors, dtype, layouts)
     if torch._C._len_torch_dispatch_stack() > 0:  # a mode has to see the operations
         return None
-    of = objects(tensors) if known_objects is None else known_objects
-    found = array("Q", bytes(of.itemsize * len(of)))
-    values = None if layouts is None else layouts.values.buffer_info()[0]
-    pointers = of.buffer_info()[0], found.buffer_info()[0]
+    objects = array("Q", map(id, tensors)) if descriptions is None else descriptions.objects
+    found = array("Q", bytes(objects.itemsize * len(objects)))
     try:
-        code = call(describe, len(of), pointers[0], native.DTYPES[dtype], values, pointers[1])
+        code = call(
+            describe,
+            len(objects),
+            objects.buffer_info()[0],
+            native.DTYPES[dtype],
+            None if layouts is None else layouts.values.buffer_info()[0],
+            None if descriptions is None else descriptions.parts.buffer_info()[0],
+            found.buffer_info()[0],
+        )
     except RuntimeError:  # no storage: sparse and opaque layouts, functionalised tensors
         return None
     return found if code == 0 else None

@@ -345,6 +345,8 @@ using Describe = int (*)(void* object, DLTensor* out);
 
 constexpr int32_t kCPU = 1;
 constexpr uint8_t kFloat = 2, kBfloat = 4;
+constexpr int64_t kAhead = 8;   // tensors
+constexpr int kPartLines = 4;   // of 64 bytes: what is read of a part
 
 bool has_dtype(const DLTensor& tensor, int32_t dtype) {
   const int bits = dtype == kFloat64 ? 64 : dtype == kFloat32 ? 32 : 16;
@@ -375,10 +377,20 @@ int64_t numel_of(const DLTensor& tensor) {
 
 // Addresses of CPU tensors, given as Python objects: 0, or 1 where one of them has another dtype
 // or layout or no memory, or -1 with a Python exception. Each layout is the number of dimensions,
-// their sizes and their strides; with null every tensor has one element. Needs Python's lock.
+// their sizes and their strides; with null every tensor has one element. `parts` may name two
+// places for each tensor where torch keeps what describes it: most of the time goes into waiting
+// for these, so they are asked for some tensors ahead, and nothing else is done with them. Needs
+// Python's lock.
 extern "C" int32_t novograd_locate(Describe describe, int64_t count, void* const* objects,
-                                   int32_t dtype, const int64_t* layouts, void** found) {
+                                   int32_t dtype, const int64_t* layouts,
+                                   const char* const* parts, void** found) {
   for (int64_t t = 0; t < count; ++t) {
+    if (parts && t + kAhead < count) {
+      __builtin_prefetch(objects[t + kAhead]);
+      for (int part = 0; part < 2; ++part)
+        for (int line = 0; line < kPartLines; ++line)
+          __builtin_prefetch(parts[2 * (t + kAhead) + part] + 64 * line);
+    }
     DLTensor tensor{};
     if (describe(objects[t], &tensor) != 0) return -1;
     if (tensor.device_type != kCPU || !has_dtype(tensor, dtype)) return 1;

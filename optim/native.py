@@ -166,7 +166,7 @@ def locator() -> Callable[..., int] | None:
         return None
     found = ctypes.PyDLL(library._name).novograd_locate
     integer, size, pointer = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
-    found.argtypes = [pointer, size, pointer, integer, pointer, pointer]
+    found.argtypes = [pointer, size, pointer, integer, pointer, pointer, pointer]
     return found
 
 
