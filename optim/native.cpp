@@ -27,6 +27,8 @@ namespace {
 constexpr int64_t kBlock = 16384;     // elements of one work item of a large tensor
 constexpr int64_t kSmall = 32768;     // up to here one thread does the whole tensor
 constexpr int64_t kSerial = 16384;    // fewer elements in all: not worth waking threads
+constexpr int64_t kUnrolled = 64;     // elements updated between two requests for those ahead
+constexpr int64_t kAheadBytes = 2048; // how far ahead an update asks for its three streams
 
 enum DType : int32_t { kFloat32 = 0, kFloat64 = 1, kBFloat16 = 2, kFloat16 = 3 };
 
@@ -134,6 +136,15 @@ double sum_of_squares(const T* g, int64_t n) {
   return ((s0 + s1) + (s2 + s3)) + rest;
 }
 
+// Asks for memory that is needed soon, past the end of a page too, where the processor's own
+// prefetching stops; addresses behind the end of a tensor do no harm.
+template <class T>
+void fetch_ahead(const T* at, bool to_write) {
+  const char* ahead = reinterpret_cast<const char*>(at) + kAheadBytes;
+  for (size_t line = 0; line < kUnrolled * sizeof(T); line += 64)
+    to_write ? __builtin_prefetch(ahead + line, 1) : __builtin_prefetch(ahead + line, 0);
+}
+
 template <class T>
 void update(T* __restrict__ w, const T* __restrict__ g, T* __restrict__ m, int64_t n,
             const Factors& factors, const NovoGradOptions& o) {
@@ -141,22 +152,30 @@ void update(T* __restrict__ w, const T* __restrict__ g, T* __restrict__ m, int64
   const C a = static_cast<C>(factors.gradient), d = static_cast<C>(factors.decay);
   const C beta1 = static_cast<C>(o.beta1), lr = static_cast<C>(o.lr);
   const C shrink = static_cast<C>(factors.shrink);
-  if (factors.shrink != 1.0) {
+  const auto in_moment = [=](int64_t i) {
+    const C weight = Storage<T>::load(w[i]);
+    const C moment = beta1 * Storage<T>::load(m[i]) + (a * Storage<T>::load(g[i]) + d * weight);
+    m[i] = Storage<T>::store(moment);
+    w[i] = Storage<T>::store(weight - lr * moment);
+  };
+  const auto in_update = [=](int64_t i) {
+    const C moment = beta1 * Storage<T>::load(m[i]) + a * Storage<T>::load(g[i]);
+    m[i] = Storage<T>::store(moment);
+    w[i] = Storage<T>::store(shrink * Storage<T>::load(w[i]) - lr * moment);
+  };
+  const auto every = [=](const auto& element) {
+    int64_t i = 0;
+    for (; i + kUnrolled <= n; i += kUnrolled) {
+      fetch_ahead(w + i, true);
+      fetch_ahead(m + i, true);
+      fetch_ahead(g + i, false);
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) {
-      const C moment = beta1 * Storage<T>::load(m[i]) + a * Storage<T>::load(g[i]);
-      m[i] = Storage<T>::store(moment);
-      w[i] = Storage<T>::store(shrink * Storage<T>::load(w[i]) - lr * moment);
+      for (int64_t k = i; k < i + kUnrolled; ++k) element(k);
     }
-  } else {
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) {
-      const C weight = Storage<T>::load(w[i]);
-      const C moment = beta1 * Storage<T>::load(m[i]) + (a * Storage<T>::load(g[i]) + d * weight);
-      m[i] = Storage<T>::store(moment);
-      w[i] = Storage<T>::store(weight - lr * moment);
-    }
-  }
+    for (int64_t k = i; k < n; ++k) element(k);
+  };
+  factors.shrink != 1.0 ? every(in_update) : every(in_moment);
 }
 
 #ifdef NOVOGRAD_EIGHTS
