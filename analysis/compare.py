@@ -20,7 +20,7 @@ from analysis.metrics import find_metric
 from analysis.paper import read_paper
 from analysis.tables import text_table
 from analysis.templating import render_html
-from engine.formats import format_time
+from engine.formats import format_time, slug
 from engine.rows import TELEMETRY
 
 DECADES = 2  # that positive values must span for a logarithmic axis
@@ -109,11 +109,6 @@ def wandb_request(
 def title_of(run: LoggedRun) -> str:
     """Task, scale and data."""
     return f"{run.value('task')}, scale {run.value('scale')}, {run.value('data')}"
-
-
-def slug(text: str) -> str:
-    """For a file's name: letters and digits, with hyphens between."""
-    return "-".join("".join(c if c.isalnum() else " " for c in text).split())
 
 
 def _check_logged(metrics: Sequence[str], groups: Sequence[Group]) -> None:

@@ -1,13 +1,13 @@
 """docs/performance.md and the README's lines on speed, from the records of `make bench`.
 
-`benchmarks/contests.yaml` lists every contest with its target; `results/bench/<bench>.json` has
-what was measured. A contest without a measurement is shown as not run.
+`benchmarks/contests.yaml` lists every contest with its target; `results/bench/<machine>/` has what
+was measured on a kind of machine. A contest without a measurement is shown as not run.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,12 @@ import yaml
 from analysis.folders import ROOT
 from analysis.summaries import NOT_RUN
 from analysis.templating import markdown_table, render_markdown
-from engine.formats import format_number, format_time
+from engine.formats import format_number, format_time, slug
 from engine.records import read_json
 
 CONTESTS = ROOT / "benchmarks" / "contests.yaml"
 HEAD = ("", "against", "times as fast", "noise", "ours", "target", "of the limit")
+MISSED = "¹"  # beside a ratio below its target
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class BenchRecord:
-    """What a bench leaves in `results/bench`."""
+    """What a bench leaves in the folder of its machine in `results/bench`."""
 
     bench: str
     date: str
@@ -83,6 +84,11 @@ class BenchRecord:
 
     def find(self, contest: str) -> Measurement | None:
         return next((m for m in self.measurements if m.contest == contest), None)
+
+    def path(self, folder: Path) -> Path:
+        """Beside others of its machine; counts and growth, which nobody competes in, at the top."""
+        name = f"{self.bench}.json"
+        return folder / slug(self.machine.lower()) / name if self.measurements else folder / name
 
 
 def read_contests(path: Path = CONTESTS) -> dict[str, list[Contest]]:
@@ -127,10 +133,38 @@ def read_bench(path: Path) -> BenchRecord:
         raise ValueError(f"{path} is not a record of a bench: {problem}") from problem
 
 
-def read_benches(folder: Path) -> dict[str, BenchRecord]:
-    """The records that there are, by bench."""
-    paths = {bench: folder / f"{bench}.json" for bench in read_contests()}
-    return {bench: read_bench(path) for bench, path in paths.items() if path.exists()}
+def read_benches(folder: Path) -> dict[str, list[BenchRecord]]:
+    """The records that there are of each bench, by machine."""
+    return {
+        bench: [read_bench(path) for path in sorted(folder.glob(f"*/{bench}.json"))]
+        for bench in read_contests()
+    }
+
+
+def machines_of(records: Mapping[str, Sequence[BenchRecord]]) -> list[str]:
+    """Whatever has a record, by name."""
+    return sorted({record.machine for some in records.values() for record in some})
+
+
+def overview(
+    contests: Iterable[Contest], records: Mapping[str, Sequence[BenchRecord]]
+) -> list[list[str]]:
+    """How many times as fast every contest was on every machine, with a head."""
+    machines = machines_of(records)
+    rows = [["", "against", *(machines or ["times as fast"]), "target"]]
+    for contest in contests:
+        by_machine = {record.machine: record for record in records[contest.bench]}
+        found = [_ratio_cell(contest, by_machine.get(machine)) for machine in machines]
+        target = "–" if contest.target is None else f"≥ {contest.target:.2f}"
+        rows.append([contest.what, contest.against or "–", *(found or [NOT_RUN]), target])
+    return rows
+
+
+def _ratio_cell(contest: Contest, record: BenchRecord | None) -> str:
+    found = record.find(contest.name) if record else None
+    if found is None or found.ratio is None:
+        return NOT_RUN
+    return f"{found.ratio.median:.2f}" + (MISSED if is_reached(contest, found) is False else "")
 
 
 def contest_cells(contest: Contest, record: BenchRecord | None) -> list[str]:
@@ -167,29 +201,39 @@ def environment_line(record: BenchRecord) -> str:
 
 def render_performance(folder: Path) -> str:
     """`docs/performance.md`."""
-    records = read_benches(folder)
+    records, contests = read_benches(folder), read_contests()
     sections = [
         {
             "bench": bench,
-            "rows": [contest_cells(contest, records.get(bench)) for contest in contests],
-            "environment": environment_line(records[bench]) if bench in records else None,
+            "tables": [
+                {
+                    "rows": [contest_cells(contest, record) for contest in some],
+                    "environment": environment_line(record),
+                }
+                for record in records[bench]
+            ],
         }
-        for bench, contests in read_contests().items()
-        if contests
+        for bench, some in contests.items()
+        if some
     ]
-    total = format_time(sum(record.seconds for record in records.values()))
-    return render_markdown("performance.md.j2", sections=sections, head=list(HEAD), total=total)
+    competed = [c for some in contests.values() for c in some if c.against is not None]
+    return render_markdown(
+        "performance.md.j2",
+        overview=overview(competed, records),
+        missed=MISSED,
+        sections=sections,
+        head=list(HEAD),
+        pages=[path.relative_to(folder) for path in sorted(folder.glob("*/optim.md"))],
+    )
 
 
 def render_speed_lines(folder: Path) -> str:
     """The block of the README."""
-    records = read_benches(folder)
-    lines = []
-    for contests in read_contests().values():
-        for contest in (c for c in contests if c.readme):
-            found = contest_cells(contest, records.get(contest.bench))
-            lines.append([found[0], found[1], found[2], found[5]])
-    return markdown_table(["", "against", "times as fast", "target"], lines)
+    shown = [contest for some in read_contests().values() for contest in some if contest.readme]
+    head, *rows = overview(shown, read_benches(folder))
+    table = markdown_table(head, rows)
+    missed = any(MISSED in cell for row in rows for cell in row)
+    return table + (f"\n\n{MISSED} below the target" if missed else "")
 
 
 def _rounded(value: Any) -> Any:

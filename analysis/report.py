@@ -223,8 +223,8 @@ def _claim_view(
     study = studies.get(claim.study or "")
     numbers: dict[str, Any] = dict(study.numbers) if study else {}
     measured = claim.measured
-    if measured and (folder / measured.file).exists():
-        sets = read_json(folder / measured.file)["detail"]["sets"]
+    if measured and (files := sorted(folder.glob(measured.file))):
+        sets = read_json(files[0])["detail"]["sets"]
         for name, found in sets.items():
             entries = {entry["name"]: entry for entry in found["step"]}
             values = {of: entries[of].get(measured.field) for of in measured.of if of in entries}

@@ -1,7 +1,8 @@
-"""Runs benches, each in a process of its own, and writes their records and the page."""
+"""Runs benches, each in a process of its own, and writes their records."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -49,13 +50,15 @@ def run_bench(name: str, options: BenchOptions, folder: Path) -> BenchRecord:
     record = make_record(name, found, taken, options.device, environment)
     contests = read_contests()[name]
     missing = {contest.name for contest in contests} - {m.contest for m in record.measurements}
-    write_json(folder / f"{name}.json", to_raw(record, contests))
+    path = record.path(folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, to_raw(record, contests))
     for file, text in found.pages.items():
-        (folder / file).write_text(text)
+        (path.parent / file).write_text(text)
     rows = [contest_cells(contest, record) for contest in contests if contest.name not in missing]
     if contests:
         print(text_table([list(HEAD), *rows], f"{name}: {environment_line(record)}"), flush=True)
-    print(f"wrote {folder / name}.json", flush=True)
+    print(f"wrote {path}", flush=True)
     for contest in sorted(missing):
         print(f"{name}: {contest} could not be measured here")
     return record
@@ -66,7 +69,9 @@ def make_record(
 ) -> BenchRecord:
     """With the machine, the versions and the commit."""
     hardware = environment["hardware"]
-    machine = hardware["names"][0] if device.type == "cuda" else str(hardware.get("name", "CPU"))
+    vectors = torch.backends.cpu.get_cpu_capability()  # AVX512, AVX2 …: kinds of one name differ
+    cpu = f"{re.sub('[(](R|TM)[)]', '', hardware.get('name', 'CPU'))}, {vectors}"
+    machine = hardware["names"][0] if device.type == "cuda" else cpu
     return BenchRecord(
         bench=name,
         date=date.today().isoformat(),

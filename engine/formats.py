@@ -1,4 +1,4 @@
-"""Numbers as text for people: clocks, durations, quantities."""
+"""Values as text: clocks, durations, quantities, parts of file names."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ def format_time(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def slug(text: str) -> str:
+    """For a file's name: letters and digits, with hyphens between."""
+    return "-".join("".join(c if c.isalnum() else " " for c in text).split())
 
 
 def format_hours(hours: float) -> str:

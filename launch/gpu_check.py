@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from analysis.paper import read_paper
 from engine import precision
+from engine.formats import slug
 from launch.device_check import check_devices, driver_version, gpu_of
 from launch.gpu_estimate import NODE
 from launch.gpu_rows import all_reduce_gb_per_s, measure_speed, peak_memory
@@ -224,7 +225,7 @@ def _describe_speed(found: dict[str, Any]) -> str:
 
 def write_record(record: dict[str, Any], folder: Path) -> Path:
     """A JSON file, and a page beside it."""
-    name = record["machine"]["gpu"].split(" (")[0].lower().replace(" ", "-")
+    name = slug(record["machine"]["gpu"].split(" (")[0].lower())
     path = folder / f"gpu-{name}.json"
     path.write_text(json.dumps(record, indent=1) + "\n")
     path.with_suffix(".md").write_text(page(record))

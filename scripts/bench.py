@@ -2,7 +2,7 @@
 
     python -m scripts.bench optim --full
 
-Writes results/bench/<name>.json; `make report` renders docs/performance.md from these records.
+Writes results/bench/<machine>/<name>.json; `make report` renders docs/performance.md from them.
 Exit status: 0 measured, whatever the ratios · 1 a benchmark failed · 2 bad arguments.
 """
 

@@ -168,9 +168,9 @@ def test_claims_have_the_numbers_of_benchmarks(tmp_path):
     found = {"NovoGrad (ours)": 4.0, "torch AdamW fused": 8.0}
     step = [{"name": name, "state_bytes_per_parameter": value} for name, value in found.items()]
     sets = {"resnet50v2": {"step": [*step, {"name": "torch SGD"}]}}
-    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "a-cpu").mkdir(parents=True)
     record = json.dumps({"detail": {"sets": sets}})
-    (tmp_path / "bench" / "optim.json").write_text(record)
+    (tmp_path / "bench" / "a-cpu" / "optim.json").write_text(record)
     report = build([], set(), STUDIES, folder=tmp_path)
     views = {view.claim.id: view for view in report.claims}
     assert views["memory"].numbers["resnet50v2"] == found
