@@ -80,8 +80,10 @@ def _is_plain(*tensors: Tensor) -> bool:
 
 @cache
 def onednn_is_faster() -> bool:
-    """Whether this processor has AVX-512 and is not Intel's."""
+    """Whether this processor has AVX-512 and is not Intel's, and torch can leave products to it."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):  # not a public function
         return False
     if torch.backends.cpu.get_cpu_capability() != "AVX512":
         return False
