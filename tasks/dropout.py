@@ -1,4 +1,4 @@
-"""Dropout that draws its numbers faster than torch's on a CPU; elsewhere it is torch's own."""
+"""Dropout that draws its numbers faster on a CPU; on other devices it is torch's own."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def drop(x: Tensor, p: float, onto: Tensor | None = None) -> Tensor:
     """With probability p a number becomes 0, else it is divided by 1 - p; all are added to `onto`.
 
     On a CPU torch takes most of the time to draw. There a number is dropped where 32 bits of the
-    generator are below p · 2³².
+    generator are below p · 2³². torch.compile cannot trace `random_`: it gets torch's own dropout.
     """
-    if x.device.type != "cpu":
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
         x = F.dropout(x, p)
         return x if onto is None else onto + x
     bits = torch.empty((x.numel() + 1) // 2, dtype=torch.int64).random_(-(2**63), None)
