@@ -21,7 +21,9 @@ LARGE = 2**16  # entries from which on a factor counts as large
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """As `torch.nn.functional.linear`; by oneDNN if the weight is large."""
-    if not (weight.numel() >= LARGE and _is_plain(x, weight) and onednn_is_faster()):
+    is_matrix = x.ndim > 1 and x.numel() > 0
+    factors = (x, weight) if bias is None else (x, weight, bias)
+    if not (is_matrix and weight.numel() >= LARGE and _is_plain(*factors) and onednn_is_faster()):
         return F.linear(x, weight, bias)
     rows = x.flatten(0, -2)
     out: Tensor = (
@@ -72,9 +74,14 @@ class _Linear(torch.autograd.Function):
 
 
 def _is_plain(*tensors: Tensor) -> bool:
-    """Whether oneDNN may multiply them: float32 on a CPU, without autocast."""
-    return all(t.device.type == "cpu" and t.dtype == torch.float32 for t in tensors) and not (
-        torch.is_autocast_enabled("cpu")
+    """Whether oneDNN may multiply them: float32 on a CPU, without autocast.
+
+    Not in code for torch.compile, whose graph would break at the question which library is faster.
+    """
+    return (
+        all(t.device.type == "cpu" and t.dtype == torch.float32 for t in tensors)
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
     )
 
 
@@ -94,5 +101,7 @@ def onednn_is_faster() -> bool:
 
 
 def _by_onednn(a: Tensor, b: Tensor, plus: Tensor | None = None) -> Tensor:
+    if plus is not None:
+        plus = plus.contiguous()  # its strides are ignored
     out: Tensor = torch.ops.mkldnn._linear_pointwise(a, b.t(), plus, "none", [], "")
     return out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -70,6 +71,31 @@ def test_what_needs_no_gradient_gets_none():
     assert gradient.shape == weight.shape
 
 
+@pytest.mark.parametrize("shape", [(48,), (0, 48), (2, 0, 48)])
+def test_vectors_and_empty_inputs(shape: tuple[int, ...]):
+    x, weight = draw(*shape).requires_grad_(), draw(WIDE, 48).requires_grad_()
+    out = linear(x, weight)
+    assert torch.equal(out, F.linear(x, weight))
+    gradients = torch.autograd.grad(out.sum(), [x, weight])
+    wanted = torch.autograd.grad(F.linear(x, weight).sum(), [x, weight])
+    assert all(map(torch.equal, gradients, wanted))
+
+
+@pytest.mark.parametrize("offsets", [draw(2 * WIDE)[::2], draw(1).expand(WIDE)])
+def test_offsets_need_not_lie_side_by_side(offsets: Tensor):
+    a, b = draw(LARGE // 48 + 1, 48), draw(48, WIDE)
+    exact = a.double() @ b.double() + offsets.double()
+    assert close_to_float64(product(a, b, offsets), exact)
+    assert close_to_float64(linear(a, b.t(), offsets), exact)
+
+
+@pytest.mark.slow
+def test_compiled_code_is_one_graph():
+    x, weight = draw(3, 48), draw(WIDE, 48)
+    compiled = torch.compile(linear, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(x, weight), F.linear(x, weight))
+
+
 def test_other_kinds_of_numbers_are_torchs_own():
     module = Linear(48, WIDE).double()
     x = draw(3, 48)
@@ -93,6 +119,13 @@ def test_onednn_serves_processors_that_mkl_does_not(
     monkeypatch.undo()  # the fixture's choice
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     monkeypatch.setattr(Path, "read_text", lambda _: f"vendor_id\t: {maker}\n")
-    products.onednn_is_faster.cache_clear()
-    assert products.onednn_is_faster() == faster
-    products.onednn_is_faster.cache_clear()
+    assert products.onednn_is_faster.__wrapped__() == faster
+
+
+def test_mkl_serves_where_torch_lacks_onednns_function(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    monkeypatch.setattr(Path, "read_text", lambda _: "vendor_id\t: AuthenticAMD\n")
+    assert products.onednn_is_faster.__wrapped__()
+    monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace())
+    assert not products.onednn_is_faster.__wrapped__()
