@@ -222,12 +222,13 @@ def _claim_view(
 ) -> ClaimView:
     study = studies.get(claim.study or "")
     numbers: dict[str, Any] = dict(study.numbers) if study else {}
-    measured = claim.measured
+    measured, measured_in = claim.measured, None
     if measured and (files := sorted(folder.glob(measured.file))):
+        measured_in = files[0].relative_to(folder).as_posix()
         sets = read_json(files[0])["detail"]["sets"]
         for name, found in sets.items():
             entries = {entry["name"]: entry for entry in found["step"]}
             values = {of: entries[of].get(measured.field) for of in measured.of if of in entries}
             numbers[name] = {of: value for of, value in values.items() if value is not None}
     records = tuple((run, by_id.get(run)) for run in sorted(study.records)) if study else ()
-    return ClaimView(claim, claim.verdict(studies), study, numbers, records)
+    return ClaimView(claim, claim.verdict(studies), study, numbers, records, measured_in)

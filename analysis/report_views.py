@@ -110,6 +110,7 @@ class ClaimView:
     study: StudyResult | None
     numbers: Mapping[str, float | Mapping[str, float]]
     records: tuple[tuple[str, RunRecord | None], ...]  # by run id
+    measured_in: str | None = None  # a benchmark's record, below results/
 
 
 @dataclass(frozen=True)

@@ -174,6 +174,8 @@ def test_claims_have_the_numbers_of_benchmarks(tmp_path):
     report = build([], set(), STUDIES, folder=tmp_path)
     views = {view.claim.id: view for view in report.claims}
     assert views["memory"].numbers["resnet50v2"] == found
+    assert 'href="bench/a-cpu/optim.json"' in render_page(report, tmp_path, tmp_path)
+    assert "](bench/a-cpu/optim.json)" in render_report(report, tmp_path)
 
 
 def test_claims_have_records(full, folder):
