@@ -20,6 +20,7 @@ from benchmarks.contest import (
     take_turns,
 )
 from scripts.bench import main
+from tasks import products
 
 
 def test_everyone_has_a_turn_in_every_round_and_the_order_rotates():
@@ -60,6 +61,17 @@ def test_the_competitor_has_two_turns_of_a_round():
 def test_flops_of_a_product():
     a = torch.ones(2, 3)
     assert count_flops(lambda: a @ a.t()) == 2 * 2 * 3 * 2
+
+
+@pytest.mark.parametrize("by_onednn", [True, False])
+def test_flops_count_whichever_library_multiplies(monkeypatch, by_onednn):
+    monkeypatch.setattr(products, "onednn_is_faster", lambda: by_onednn)
+    x = torch.ones(5, 7, 256, requires_grad=True)
+    weight = torch.ones(300, 256, requires_grad=True)
+    assert weight.numel() >= products.LARGE
+    forward = 2 * 5 * 7 * 256 * 300
+    assert count_flops(lambda: products.linear(x, weight)) == forward
+    assert count_flops(lambda: products.linear(x, weight).sum().backward()) == 3 * forward
 
 
 def test_a_record_has_the_promise_and_whether_it_is_kept(tmp_path, monkeypatch, capsys):
