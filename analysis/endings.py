@@ -276,8 +276,8 @@ ENDINGS = (
             PERCENT,
         ),
         _regularisation,
-        "An optimizer overfits on {counted} of {asked} data sets. There NovoGrad loses least on "
-        "{least}, and ends on par or better on {ahead}. Lost: {texts}.",
+        "An optimizer overfits on {counted} of {asked} data sets. There NovoGrad loses least, "
+        "or less than 1 %, on {least}, and ends on par or better on {ahead}. Lost: {texts}.",
     ),
     Question(
         "passes",

@@ -194,7 +194,7 @@ ROBUSTNESS = (
             PERCENT,
         ),
         _initialisation,
-        "Loses least on {good} of {counted} data sets. Lost: {texts}.",
+        "Loses least, or less than 1 %, on {good} of {counted} data sets. Lost: {texts}.",
     ),
     Question(
         "warmup",
@@ -206,7 +206,8 @@ ROBUSTNESS = (
             PERCENT,
         ),
         _warmup,
-        "Needs it least on {good} of {counted} data sets. Gained by warm-up: {texts}.",
+        "Gains least, or less than 1 %, on {good} of {counted} data sets. Gained by warm-up: "
+        "{texts}.",
     ),
     Question(
         "large_batch",
