@@ -86,7 +86,7 @@ class BenchRecord:
         return next((m for m in self.measurements if m.contest == contest), None)
 
     def path(self, folder: Path) -> Path:
-        """Beside others of its machine; counts and growth, which nobody competes in, at the top."""
+        """In the folder of its machine; counts and growth, which have no contests, in `folder`."""
         name = f"{self.bench}.json"
         return folder / slug(self.machine.lower()) / name if self.measurements else folder / name
 
@@ -142,14 +142,14 @@ def read_benches(folder: Path) -> dict[str, list[BenchRecord]]:
 
 
 def machines_of(records: Mapping[str, Sequence[BenchRecord]]) -> list[str]:
-    """Whatever has a record, by name."""
+    """The names of all that have a record, sorted."""
     return sorted({record.machine for some in records.values() for record in some})
 
 
 def overview(
     contests: Iterable[Contest], records: Mapping[str, Sequence[BenchRecord]]
 ) -> list[list[str]]:
-    """How many times as fast every contest was on every machine, with a head."""
+    """A table with its head: how many times as fast we were, by contest and machine."""
     machines = machines_of(records)
     rows = [["", "against", *(machines or ["times as fast"]), "target"]]
     for contest in contests:

@@ -1,4 +1,4 @@
-"""results/bench/optim.md: every competitor on every parameter set."""
+"""results/bench/<machine>/optim.md: every competitor on every parameter set."""
 
 from __future__ import annotations
 
