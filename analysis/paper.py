@@ -7,7 +7,7 @@ silent or contradicts itself and what is done there. `analysis/claims.py` reads 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
@@ -113,6 +113,11 @@ def rows_of(task: str, tables: set[int] | None = None) -> list[Row]:
     """The rows of a task's tables, or of some of them, in the paper's order."""
     chosen = [t for t in read_paper() if t.task == task and (tables is None or t.table in tables)]
     return [row for table in chosen for row in table.rows]
+
+
+def tasks_besides(known: Collection[str]) -> list[str]:
+    """The paper's other tasks, in its order."""
+    return [task for task in dict.fromkeys(t.task for t in read_paper()) if task not in known]
 
 
 def headline_rows(task: str) -> list[Row]:

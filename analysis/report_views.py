@@ -10,7 +10,7 @@ from analysis.charts import Chart
 from analysis.claims import FAILS, HOLDS, Claim, StudyResult
 from analysis.examples import ExampleView
 from analysis.metrics import find_metric, metric_label, metric_of
-from analysis.paper import Deviation, Figure, Row, Table, headline_rows
+from analysis.paper import Deviation, Figure, Row, Table, headline_rows, tasks_besides
 from analysis.summaries import NOT_RUN, Cell
 from analysis.verdicts import DIFFERS, NO_NUMBER, REPRODUCED, ROW_RULE, Rule, Verdict, count
 from engine.formats import format_time
@@ -111,6 +111,11 @@ class ClaimView:
     numbers: Mapping[str, float | Mapping[str, float]]
     records: tuple[tuple[str, RunRecord | None], ...]  # by run id
     measured_in: str | None = None  # a benchmark's record, below results/
+
+    @property
+    def absent_tasks(self) -> list[str]:
+        """The paper's tasks of which the study has no run."""
+        return tasks_besides({record.task for _, record in self.records if record is not None})
 
 
 @dataclass(frozen=True)

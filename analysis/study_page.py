@@ -17,7 +17,7 @@ import yaml
 from analysis.charts_draw import draw_panel
 from analysis.claims import EXPLANATIONS, ClaimProblem, StudyResult, read_claims
 from analysis.findings import study_results
-from analysis.paper import OPTIMIZERS
+from analysis.paper import OPTIMIZERS, tasks_besides
 from analysis.questions import data_sets
 from analysis.tables import headline_numbers, leads_by_passes, numbers_table
 from analysis.templating import Markdown, render_markdown
@@ -129,6 +129,7 @@ def render_study(
         studies=studies,
         passes_picture=(pictures / "passes.svg").as_posix(),
         headline_numbers=headline_numbers,
+        absent=tasks_besides(_tasks(trials)),
         verdicts=verdicts,
         how=_how(trials),
         data_rows=_data_rows(trials),
@@ -150,6 +151,11 @@ def read_remarks(path: Path) -> Remarks:
 def _records(trials: Iterable[TrialResult]) -> list[RunRecord]:
     """Each once."""
     return [*{one.run_id: one.record for one in trials if one.record is not None}.values()]
+
+
+def _tasks(trials: Iterable[TrialResult]) -> set[str]:
+    """Of the headline's runs."""
+    return {record.task for record in _records(t for t in trials if t.trial.study == HEADLINE)}
 
 
 def _how(trials: Sequence[TrialResult]) -> dict[str, Any]:

@@ -47,6 +47,7 @@ def test_tuning_verdicts_and_rules(trials: list[TrialResult]):
     assert "2 runs, 0.0 hours" in page
     assert "| one | imagenet | 12,345 | 9 × 64 images | 3 | 1.0 | 2 |" in page
     assert "On par or better on 1 of 1 data sets" in page
+    assert "No results yet: `librispeech`, `wmt14`, `wikitext103`." in page
     assert "**Undecided.**" in page  # by one data set
     assert "the interval lies below 0, and the mean below -1 %" in page
     assert "Seen in the `curves`." in page
