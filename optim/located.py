@@ -40,8 +40,7 @@ class Located:
     ) -> None:
         self.tensors = list(tensors)
         self._dtype, self._layouts = dtype, layouts
-        # None: not as expected
-        self.addresses = locate(tensors, dtype, layouts)
+        self.addresses = locate(tensors, dtype, layouts)  # None: not as expected
         self._descriptions = None if self.addresses is None else Descriptions(tensors)
 
     def is_current(self) -> bool:
@@ -51,7 +50,10 @@ class Located:
 
 
 class Descriptions:
-    """Where Python and torch keep what describes some tensors, for as long as these live."""
+    """Addresses of the objects that describe some tensors, in Python and in torch.
+
+    The Python objects stay where they are for as long as they live, torch's may be replaced.
+    """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.objects = array("Q", map(id, tensors))
@@ -68,8 +70,8 @@ def locate(
 ) -> array[int] | None:
     """Where tensors of plain types lie; None if one has another dtype or layout, or no memory.
 
-    Without layouts each must have one element. Known places of descriptions save time; they may
-    be out of date but for the Python objects.
+    Without layouts each must have one element. Descriptions save time: their objects must be those
+    of the tensors, their parts are only fetched ahead and may be out of date.
     """
     call, describe = native.locator(), _describe()
     if call is None or describe is None:

@@ -1,8 +1,8 @@
 """Matrix products of float32 on a CPU, by the faster one of the two libraries that torch has.
 
 torch leaves them to MKL, which uses AVX-512 on Intel's processors only. oneDNN, which comes with
-torch too, uses it on others as well, and is about twice as fast there. Small products stay with
-MKL, as do all of those on Intel's processors and on those without AVX-512.
+torch too, also uses it on others, and is about twice as fast there. Small products stay with MKL,
+and so does every product on Intel's processors and on those without AVX-512.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from tasks.loading import Loaded
 from tasks.seeding import permutation, python_random
 from tasks.streams import Item
 
-KEPT_BYTES = 1 << 26  # of decoded sounds, by each process that loads: a small set is decoded once
+KEPT_BYTES = 1 << 26  # of decoded sounds in each loading process: all of a small set
 READ_ON_HOST = ("samples", "recorded", "speeds", "targets", "target_lengths")  # of a batch
 
 

@@ -31,7 +31,7 @@ STD_FLOOR = 1e-5
 ALIGNED = 16  # frames of a batch are a multiple of it, for tensor cores
 SPEEDS = (0.9, 1.0, 1.1)
 STEP_16_BIT = 2.0**-15  # of 16-bit samples, whose full scale is 1
-WHOLE = 4096  # samples; on the CPU lengths are rounded up to a multiple of it for resampling
+WHOLE = 4096  # samples; for resampling on the CPU, lengths are rounded up to a multiple of it
 
 # Slaney's scale: linear up to 1 kHz, where it is at 15, and 27 steps for each factor of 6.4 above.
 LINEAR = 200 / 3  # Hz per mel
