@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from analysis.performance import Measurement
@@ -77,20 +77,29 @@ def plain_nll(model: TransformerXL, words: Words) -> Tensor:
 def plain_layer(
     layer: Layer, x: Tensor, context: Tensor, r: Tensor, mask: Tensor, u: Tensor, v: Tensor
 ) -> Tensor:
-    """x: L × B × d_model, context: K × B × d_model, r: K × 1 × d_model, mask: L × K × 1 × 1."""
+    """x: L × B × d_model, context: K × B × d_model, r: K × 1 × d_model, mask: L × K × 1 × 1.
+
+    Products are torch's, as in the original code, and not those of our layer's modules.
+    """
     heads, d_head = u.shape
     w_q, w_k, w_v = layer.qkv.weight.chunk(3)
     shape = *context.shape[:2], heads, d_head
     q, k, values = (F.linear(context, w).view(shape) for w in (w_q, w_k, w_v))
     q = q[-len(x) :]
-    positions = layer.position(r).view(len(r), heads, d_head)
+    positions = F.linear(r, layer.position.weight).view(len(r), heads, d_head)
     content = torch.einsum("ibnd,jbnd->ijbn", q + u, k)
     position = plain_shift(torch.einsum("ibnd,jnd->ijbn", q + v, positions))
     scores = (content + position) * (1 / math.sqrt(d_head))
     weights = scores.masked_fill(mask, -torch.inf).softmax(1)
     attended = torch.einsum("ijbn,jbnd->ibnd", weights, values).flatten(2)
-    x = layer.attention_norm(x + layer.dropout(layer.out(attended)))
-    out: Tensor = layer.feed_forward_norm(x + layer.feed_forward(x))
+    x = layer.attention_norm(x + layer.dropout(F.linear(attended, layer.out.weight)))
+    inner = x
+    for part in layer.feed_forward:
+        if isinstance(part, nn.Linear):
+            inner = F.linear(inner, part.weight, part.bias)
+        else:
+            inner = part(inner)
+    out: Tensor = layer.feed_forward_norm(x + inner)
     return out
 
 
