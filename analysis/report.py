@@ -222,7 +222,8 @@ def _claim_view(
 ) -> ClaimView:
     study = studies.get(claim.study or "")
     numbers: dict[str, Any] = dict(study.numbers) if study else {}
-    measured, measured_in = claim.measured, None
+    measured = claim.measured
+    measured_in: str | None = None
     if measured and (files := sorted(folder.glob(measured.file))):
         measured_in = files[0].relative_to(folder).as_posix()
         sets = read_json(files[0])["detail"]["sets"]
