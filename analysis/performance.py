@@ -87,8 +87,8 @@ class BenchRecord:
 
     def path(self, folder: Path) -> Path:
         """In the folder of its machine; counts and growth, which have no contests, in `folder`."""
-        name = f"{self.bench}.json"
-        return folder / slug(self.machine.lower()) / name if self.measurements else folder / name
+        competes = bool(read_contests().get(self.bench))
+        return (folder / slug(self.machine.lower()) if competes else folder) / f"{self.bench}.json"
 
 
 def read_contests(path: Path = CONTESTS) -> dict[str, list[Contest]]:
