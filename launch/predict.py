@@ -36,6 +36,8 @@ def run_predictions(
     `arguments` are files, options of the prediction and overrides; `batch` is of inputs at once.
     Stops with the last prediction that could be printed: with 0 where the reader has seen enough.
     """
+    if batch < 1:
+        raise ConfigProblem([f"--batch must be at least 1, not {batch}"])
     options = [text for text in arguments if OPTION.match(text)]
     overrides = [text for text in arguments if OVERRIDE.match(text)]
     sources = [text for text in arguments if text not in (*options, *overrides)]
@@ -43,8 +45,6 @@ def run_predictions(
     chosen = read_options(model.task, options)
     if not model.trained.files:  # a run that did not keep its vocabulary: the data has it
         model.task.prepare_data()
-    if batch < 1:
-        raise ConfigProblem([f"--batch must be at least 1, not {batch}"])
     device = torch.device(model.config.hardware.device)
     model.configure(device)
     module = model.build(device)
