@@ -24,8 +24,8 @@
 
 namespace {
 
-constexpr int64_t kBlock = 16384;     // elements of one work item of a large tensor
-constexpr int64_t kSmall = 32768;     // up to here one thread does the whole tensor
+constexpr int64_t kBlock = 65536;     // elements of one work item of a large tensor
+constexpr int64_t kSmall = 65536;     // up to here one thread does the whole tensor
 constexpr int64_t kSerial = 16384;    // fewer elements in all: not worth waking threads
 constexpr int64_t kUnrolled = 64;     // elements updated between two requests for those ahead
 constexpr int64_t kAheadBytes = 2048; // how far ahead an update asks for its three streams
