@@ -29,7 +29,9 @@ from engine.formats import format_number
 
 WIDTH, HEIGHT = 480, 290  # of one chart, in pixels
 LEFT, RIGHT, TOP, BOTTOM = 68, 24, 12, 44  # around its axes
-TITLE, LEGEND, GAP = 26, 34, 18  # heights of a title and of a legend, space between charts
+TITLE, LEGEND, GAP = 26, 34, 18  # heights of a title and of a legend's row, space between charts
+LEGEND_ROW = 20  # height of each further row
+ENTRY, LETTER = 44, 7.2  # widths in a legend: of a line with the space around it, of a letter
 COLUMNS = 2  # of a panel
 FEW = 5  # values along an axis that have a tick each
 APART = 30  # pixels between two such ticks
@@ -61,15 +63,20 @@ def draw_panel(charts: Sequence[Chart]) -> str:
     columns = min(COLUMNS, len(charts))
     rows = -(-len(charts) // columns)
     cell = TITLE + HEIGHT + GAP
-    width, height = columns * (WIDTH + GAP) + GAP, LEGEND + rows * cell
+    width = columns * (WIDTH + GAP) + GAP
+    entries = _legend_entries(charts)
+    longest = max((len(label) for label, _ in entries), default=0)
+    side_by_side = max(1, int((width - 2 * GAP) / (ENTRY + LETTER * longest)))
+    legend = LEGEND + LEGEND_ROW * (-(-len(entries) // side_by_side) - 1)
+    height = legend + rows * cell
     with _settings():
         figure = _figure(width, height)
         hints: list[list[str]] = []
         for i, chart in enumerate(charts):
-            left, top = GAP + i % columns * (WIDTH + GAP), LEGEND + i // columns * cell
+            left, top = GAP + i % columns * (WIDTH + GAP), legend + i // columns * cell
             _title(figure, chart.title, (left + 4, top + 16), STAND_INS)
             hints += _draw(figure, chart, (left + LEFT, top + TITLE + TOP), STAND_INS)
-        _legend(figure, charts, (GAP / width, 1 - 8 / height), STAND_INS)
+        _legend(figure, entries, (GAP / width, 1 - 8 / height), STAND_INS, side_by_side)
         style = (
             f":root {{ {css_variables(LIGHT_THEME)} }} @media (prefers-color-scheme: dark) "
             f"{{ :root {{ {css_variables(DARK_THEME)} }} }} text {{ font-family: {FONT}; }}"
@@ -82,12 +89,13 @@ def draw_panel(charts: Sequence[Chart]) -> str:
 def draw_png(chart: Chart, theme: Mapping[str, str] = LIGHT_THEME) -> bytes:
     """A chart with its title and legend as a PNG file, at twice the size."""
     rows = len(chart.lines)
-    width, height = 640, TITLE + HEIGHT + GAP + 20 * rows
+    width, height = 640, TITLE + HEIGHT + GAP + LEGEND_ROW * rows
     with _settings():
         figure = _figure(width, height, theme["card"])
         _title(figure, chart.title, (12, 20), theme)
         _draw(figure, chart, (LEFT, TITLE + TOP), theme, width - LEFT - RIGHT)
-        _legend(figure, [chart], (0.02, (20 * rows + GAP) / height), theme, columns=1)
+        at = (0.02, (LEGEND_ROW * rows + GAP) / height)
+        _legend(figure, _legend_entries([chart]), at, theme, columns=1)
         file = io.BytesIO()
         figure.savefig(file, format="png", dpi=144, metadata={"Software": None})
     return file.getvalue()
@@ -261,21 +269,24 @@ def _title(figure: Any, text: str, at: tuple[float, float], theme: Mapping[str, 
     figure.text(*where, printable(text), color=theme["ink"], fontsize=14.5)
 
 
-def _legend(
-    figure: Any,
-    charts: Sequence[Chart],
-    at: tuple[float, float],
-    theme: Mapping[str, str],
-    columns: int | None = None,
-) -> None:
+def _legend_entries(charts: Sequence[Chart]) -> list[tuple[str, Style]]:
     """Every label once, in the order of the colours."""
-    from matplotlib.lines import Line2D
-
     known: dict[str, Style] = {}
     for chart in charts:
         for line, style in zip(chart.lines, styles_of(chart.lines), strict=True):
             known.setdefault(printable(line.label), style)
-    entries = sorted(known.items(), key=lambda item: item[1].colour)
+    return sorted(known.items(), key=lambda item: item[1].colour)
+
+
+def _legend(
+    figure: Any,
+    entries: Sequence[tuple[str, Style]],
+    at: tuple[float, float],
+    theme: Mapping[str, str],
+    columns: int,
+) -> None:
+    from matplotlib.lines import Line2D
+
     figure.legend(
         [
             Line2D([], [], color=theme[f"line-{s.colour}"], linestyle=s.dash, linewidth=2)
@@ -284,7 +295,7 @@ def _legend(
         [f" {label}" if label.startswith("_") else label for label, _ in entries],
         loc="upper left",
         bbox_to_anchor=at,
-        ncols=columns or len(entries),
+        ncols=max(1, min(columns, len(entries))),
         frameon=False,
         borderpad=0,
         borderaxespad=0,

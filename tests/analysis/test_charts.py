@@ -121,6 +121,16 @@ class TestPanel:
             assert [text for text in shown if text in names] == names  # each once, in this order
         assert "prefers-color-scheme: dark" in picture
 
+    def test_a_long_legend_has_several_rows(self):
+        names = [f"a data set with a long name, {i}" for i in range(8)]
+        root = ElementTree.fromstring(draw_panel([chart(*names), chart("SGD", title="a chart")]))
+        places = {
+            t.text: (float(t.get("x", 0)), float(t.get("y", 0))) for t in root.iter(f"{SVG}text")
+        }
+        assert len({places[name][1] for name in names}) > 1
+        assert max(places[name][0] + 7 * len(name) for name in names) < float(root.get("width", 0))
+        assert max(places[name][1] for name in names) < places["a chart"][1]  # above the titles
+
     def test_grows_with_its_charts(self):
         def size(*charts: Chart) -> tuple[float, float]:
             root = ElementTree.fromstring(draw_panel(charts))
