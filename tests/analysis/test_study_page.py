@@ -65,7 +65,8 @@ def test_an_explanation_comes_after_the_claims():
     ]
     page = page_of(made)
     assert page.index("## Is NovoGrad behind here because") > page.index("## In all four tasks")
-    assert "An explanation of ours, not a claim of the paper. **Holds at this scale.**" in page
+    where = "An explanation of ours, not a claim of the paper; study `tensor_sizes`."
+    assert f"{where} **Holds at this scale.**" in page
     assert "| 40 | 49 | 50 | 90 |" in page
 
 
