@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from launch.torch_compiler import (
     COMPILER,
     MARK,
+    _never_compiled,
     step_without_wrappers,
     torch_compiler_unloaded,
     unchanged_meta_tensors,
@@ -22,6 +23,12 @@ from launch.torch_compiler import (
 from optim import build_optimizer
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _find_functions_anew() -> None:
+    """What was found before lacks those that a test wraps, unless it imports something as well."""
+    _never_compiled.cache_clear()
 
 
 def return_seven() -> int:
