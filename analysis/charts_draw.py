@@ -65,8 +65,7 @@ def draw_panel(charts: Sequence[Chart]) -> str:
     cell = TITLE + HEIGHT + GAP
     width = columns * (WIDTH + GAP) + GAP
     entries = _legend_entries(charts)
-    longest = max((len(label) for label, _ in entries), default=0)
-    side_by_side = max(1, int((width - 2 * GAP) / (ENTRY + LETTER * longest)))
+    side_by_side = _fitting(entries, width - 2 * GAP)
     legend = LEGEND + LEGEND_ROW * (-(-len(entries) // side_by_side) - 1)
     height = legend + rows * cell
     with _settings():
@@ -278,6 +277,12 @@ def _legend_entries(charts: Sequence[Chart]) -> list[tuple[str, Style]]:
     return sorted(known.items(), key=lambda item: item[1].colour)
 
 
+def _fitting(entries: Sequence[tuple[str, Style]], width: float) -> int:
+    """How many of them a legend of that width has side by side."""
+    longest = max((len(label) for label, _ in entries), default=0)
+    return max(1, int(width / (ENTRY + LETTER * longest)))
+
+
 def _legend(
     figure: Any,
     entries: Sequence[tuple[str, Style]],
@@ -295,7 +300,7 @@ def _legend(
         [f" {label}" if label.startswith("_") else label for label, _ in entries],
         loc="upper left",
         bbox_to_anchor=at,
-        ncols=max(1, min(columns, len(entries))),
+        ncols=columns,
         frameon=False,
         borderpad=0,
         borderaxespad=0,
