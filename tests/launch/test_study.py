@@ -100,8 +100,8 @@ def test_points_of_some_data_sets_only(plan: StudyPlan):
     assert asked == {
         "cifar10": [1.5, 3, 10, 30, 100],
         "small-wiki": [1.5, 3, 10, 30, 100],
-        "many-commands": [5, 10, 30, 60],
-        "program-messages": [30, 60],
+        "many-commands": [8, 30, 60, 100],
+        "program-messages": [30, 60, 100],
         "multi30k": [3, 10, 30, 60],
     }
 
