@@ -176,7 +176,8 @@ def make_plan(config: RunConfig, unit: str, steps_per_epoch: int, processes: int
     micro_batches = micro_batches_of(config, processes)
     whole = config.batch.global_size
     if steps_per_epoch < 1:
-        raise ConfigProblem([f"batch.global_size={whole} {unit}s is more than one epoch has"])
+        few = f"batch.global_size={whole} {unit}s is more than one epoch has"
+        raise ConfigProblem([f"{few}: use a smaller batch, or more of the data"])
     problems: list[str] = []
 
     def steps_in(text: str, name: str, total: int | None, least: int) -> int:
